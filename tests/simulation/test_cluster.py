@@ -108,6 +108,10 @@ def hold(*options: str) -> None:
     assert "all promises held" in done.stdout
 
 
+def test_topic_is_created_again_when_too_few_brokers_were_registered() -> None:
+    hold("--nodes=3", "--seed=19", "--faults=")
+
+
 def test_replica_with_a_corrupt_leader_epoch_is_repaired() -> None:
     """No checksum covers the leader epoch of a batch, so the follower sends an unknown epoch."""
     faults = parse_schedule("bit-rot@0.5+0.5:node-3=65338")

@@ -85,7 +85,7 @@ class ClusterWorkload(Workload):
             )
             try:
                 await admin.start()
-                await self._create(admin, self.topic, len(self.partitions))
+                await self._create_main_topic(admin)
                 while True:
                     if self.is_administering:
                         await self._change_something(admin, rng, sides, environment)

@@ -24,6 +24,7 @@ from riverrun.simulation.world import Environment, World
 GROUP = "readers"
 BURST_RECORDS_MAX = 6
 AUDIT_PAUSE_SECONDS = 4.0
+CREATE_PAUSE_SECONDS = 0.05
 SILENCE_SECONDS_MAX = 8.0
 NO_ERROR, TOPIC_EXISTS, UNKNOWN_TOPIC = 0, 36, 3
 
@@ -218,7 +219,7 @@ class Workload:
             )
             try:
                 await admin.start()
-                await self._create(admin, self.topic, len(self.partitions))
+                await self._create_main_topic(admin)
                 while True:
                     self._checker.check_topics(await admin.list_topics())
                     number += 1
@@ -232,6 +233,15 @@ class Workload:
             finally:
                 await close_quietly(admin.close())
             await asyncio.sleep(0.2)
+
+    async def _create_main_topic(self, admin: Any) -> None:
+        """Create the topic of the run. While too few brokers are registered for its replicas, the
+        controller refuses it."""
+        while True:
+            await self._create(admin, self.topic, len(self.partitions))
+            if self._checker.has_topic(self.topic):
+                return
+            await asyncio.sleep(CREATE_PAUSE_SECONDS)
 
     async def _create(self, admin: Any, name: str, partitions: int) -> None:
         is_known = self._checker.has_topic(name)

@@ -15,6 +15,7 @@ from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, Offset
 from riverrun.ports.clock import SystemClock
+from riverrun.server.controller_link import lifecycle as lifecycle_module
 from riverrun.server.controller_link.lifecycle import (
     BrokerIdentity,
     Lifecycle,
@@ -122,6 +123,20 @@ def test_registration_is_retried_while_an_older_incarnation_seems_alive() -> Non
         await lifecycle.register()
 
     assert len(with_lifecycle(scenario).requests) == 3
+
+
+def test_registration_waits_for_disk_space_of_the_controller_without_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(lifecycle: Lifecycle, controller: FakeController, _: Any) -> None:
+        monkeypatch.setattr(lifecycle_module, "REGISTRATION_SECONDS_MAX", 0.0)
+        controller.registrations = [ErrorCode.KAFKA_STORAGE_ERROR] * 20
+        with capture_logs() as lines:
+            await lifecycle.register()
+        retries = [line for line in lines if line["event"] == "broker not registered yet"]
+        assert ["free some space" in line["reason"] for line in retries] == [True]
+
+    assert len(with_lifecycle(scenario).requests) == 21
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,13 @@ def test_producer_whose_acknowledged_batches_were_lost_makes_progress(
     expect_no_failure(outcome)
 
 
+def test_node_that_restarts_with_a_full_disk_serves_when_there_is_space() -> None:
+    faults = "disk-full@1.9+1.996:broker=2898 kill-at-operation@2.6+0.5:broker=18 "
+    faults += "disk-full@5.3+0.5:broker=456"
+    done = simulate("--seed", "212", "--faults", faults)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.timeout(BUDGET_SECONDS + 600)  # the budget, and time to shrink a failure
 def test_promises_hold_under_random_faults() -> None:
     deadline = time.monotonic() + BUDGET_SECONDS

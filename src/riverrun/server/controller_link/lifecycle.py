@@ -45,11 +45,16 @@ EAGER_SECONDS: Final = 0.02
 """Between heartbeats of a broker that waits to be unfenced or to leave."""
 SILENCE_LOG_SECONDS: Final = 30.0
 """Between equal log lines: a quorum may be lost for hours."""
-RETRIABLE: Final = (
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NOT_CONTROLLER,
-    ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-)
+RETRIABLE: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.REQUEST_TIMED_OUT: "no controller responds",
+    ErrorCode.NOT_CONTROLLER: "the quorum elects a controller",
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION: "the session of the previous run has not ended",
+    ErrorCode.KAFKA_STORAGE_ERROR: (
+        "the disk of the only controller is full or cannot be written: free some space"
+    ),
+}
+PATIENT: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR)
+"""Errors that are retried without a limit: an operator may need hours to remove their cause."""
 UNREGISTERED: Final = (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
 REFUSALS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: (
@@ -158,7 +163,8 @@ class Lifecycle:
         """Register with the controller. Raises ``RegistrationRefused``.
 
         While the session of our previous incarnation lasts, the controller rejects the new one.
-        The registration is then retried for a while.
+        The registration is then retried for a while. It is retried without a limit while no
+        controller responds, or while the only controller has no disk space to write it down.
         """
         deadline = self._clock.monotonic() + REGISTRATION_SECONDS_MAX
         request = self._request()
@@ -172,11 +178,12 @@ class Lifecycle:
                 self._enter(Phase.FENCED)
                 return
             is_late = self._clock.monotonic() > deadline
-            if code not in RETRIABLE or (is_late and code is not ErrorCode.REQUEST_TIMED_OUT):
+            if code not in RETRIABLE or (is_late and code not in PATIENT):
                 raise RegistrationRefused(
                     REFUSALS.get(code, f"the controller responds with {code.name}")
                 )
-            log.warning("broker not registered yet", error=code.name)
+            if self._log_limiter.admit(code.name) is not None:
+                log.warning("broker not registered yet", error=code.name, reason=RETRIABLE[code])
             await asyncio.sleep(self._heartbeat_seconds)
 
     async def _send_registration(

@@ -23,13 +23,14 @@ from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch, batches
 from riverrun.records.record import NewRecord, Record, build_batch, read_records
+from riverrun.storage.background.jobs import CompactionJob, InlineCompaction
+from riverrun.storage.background.worker_pool import WorkerCrashed
 from riverrun.storage.cleaning.cleaner import Cleaner, find_candidate
-from riverrun.storage.cleaning.compaction import CompactionAborted
+from riverrun.storage.cleaning.compaction import CompactionAborted, CompactionResult, CompactionTask
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.segment.reader import ColdRead
 from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import CleanerSettings, LogSettings
-from riverrun.storage.worker import InlineCompaction
 
 from .files_in_memory import MemoryFiles
 from .volatile_files import Halt, VolatileFiles
@@ -64,6 +65,14 @@ class SeededRandomness:
         return self._random.uniform(low, high)
 
 
+class CrashingCompaction(InlineCompaction):
+    """Its process ends before the first new segment is complete."""
+
+    def next(self) -> CompactionResult | None:
+        super().next()
+        raise WorkerCrashed("the worker process ended with status -9")
+
+
 class Node:
     """A data directory with one log and a cleaner."""
 
@@ -79,18 +88,26 @@ class Node:
         else:
             self.log = self.directory.create(PARTITION, UUID(int=500), log_settings)
         self.discarded: list[Segment] = []
+        self.crashes = 0
+        """How many of the next jobs crash."""
         self.metrics = Metrics()
         self.cleaner = Cleaner(
             files,
             "/data",
             clock=self.clock,
             settings=CleanerSettings(),
-            start_job=lambda task, _: InlineCompaction(files, task),
+            start_job=self._start_job,
             metrics=self.metrics,
             discard=lambda _, segments: self.discarded.extend(segments),
         )
         self.cleaner.load(self.directory.logs)
         self.log.advance_high_watermark(self.log.end_offset)
+
+    def _start_job(self, task: CompactionTask, _: int) -> CompactionJob:
+        if self.crashes:
+            self.crashes -= 1
+            return CrashingCompaction(self.files, task)
+        return InlineCompaction(self.files, task)
 
     def put(self, key: str, value: str | None, *, producer: int = -1, sequence: int = -1) -> int:
         record = NewRecord(None if value is None else value.encode(), key.encode(), NOW)
@@ -155,7 +172,7 @@ def drive(steps: Generator[Callable[[], object], object, bool]) -> bool:
         while True:
             try:
                 result = step()
-            except (OSError, CorruptBatch, CompactionAborted) as error:
+            except (OSError, CorruptBatch, CompactionAborted, WorkerCrashed) as error:
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -537,3 +554,31 @@ def test_log_is_readable_at_every_step_of_compaction() -> None:
             assert node.latest() == before
             count += 1
     assert count >= 4
+
+
+def cleaned_files(node: Node) -> list[str]:
+    return [name for name in node.files.list_directory(node.log.path) if "cleaned" in name]
+
+
+def test_compaction_is_tried_again_after_a_crash_of_the_worker() -> None:
+    node = Node(MemoryFiles())
+    latest = filled(node)
+    node.crashes = 2
+    assert [node.clean() for _ in range(3)] == [False, False, True]
+    assert node.latest() == latest
+    assert not cleaned_files(node)
+    node.crashes = 2
+    filled(node)
+    assert [node.clean() for _ in range(3)] == [False, False, True], "a success resets the count"
+
+
+def test_log_on_which_the_worker_always_crashes_is_left_alone() -> None:
+    node = Node(MemoryFiles())
+    latest = filled(node)
+    node.crashes = 100
+    assert [node.clean() for _ in range(6)] == [False] * 6
+    assert node.crashes == 97
+    assert "status -9" in node.cleaner.uncleanable[node.log]
+    assert node.latest() == latest
+    assert not cleaned_files(node)
+    assert not node.log.is_suspect

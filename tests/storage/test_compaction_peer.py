@@ -14,13 +14,12 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.compression import Compression
 from riverrun.records.record import ControlType, NewRecord, build_batch
+from riverrun.storage.background.worker_pool import WorkerPool
 from riverrun.storage.cleaning.cleaner import Cleaner
-from riverrun.storage.cleaning.compaction import CompactionResult
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.settings import CleanerSettings, LogSettings
-from riverrun.storage.worker import ProcessJob
 from tests.peers import find_java, find_kafka, need
 
 from .test_cleaner import drive
@@ -87,12 +86,13 @@ def test_kafka_reads_compacted_segments(tmp_path: Path) -> None:
         timestamp_after_max_ms=2**40,
     )
     log = directory.create(PARTITION, UUID(int=1000), settings)
+    pool = WorkerPool(Metrics())
     cleaner = Cleaner(
         files,
         str(tmp_path),
         clock=clock,
         settings=CleanerSettings(),
-        start_job=ProcessJob[CompactionResult],
+        start_job=pool.compact,
         metrics=Metrics(),
         discard=lambda *_: None,
     )
@@ -105,6 +105,7 @@ def test_kafka_reads_compacted_segments(tmp_path: Path) -> None:
     job.run()
     log.flushed(job)
     assert len(log.segments) > 2
+    pool.close()
     directory.close()
     paths = sorted(
         str(path)

@@ -1,21 +1,27 @@
 """Scrubbing finds damage, reports its offset, and truncation clears it."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import batches
+from riverrun.storage.background.jobs import InlineJobs, InlineScrub
+from riverrun.storage.background.worker_pool import WorkerCrashed
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.log_manager import LogManager
 from riverrun.storage.recovery.loss import LOSS
-from riverrun.storage.scrubbing.scrub import ScrubResult, ScrubTask, extent_of, scrub
+from riverrun.storage.scrubbing.scrub import (
+    ScrubJob,
+    ScrubResult,
+    ScrubTask,
+    StartScrub,
+    extent_of,
+    scrub,
+)
 from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.storage.settings import LogSettings, ScrubSettings
-from riverrun.storage.worker import ProcessJob
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all
 from .virtual_loop import VirtualLoop, run
@@ -89,23 +95,12 @@ def test_unreadable_segment_is_damage() -> None:
     assert found.offset == 0
 
 
-def test_worker_process_returns_the_same_results(tmp_path: Path) -> None:
-    machine = Machine()
-    _, log = filled(machine)
-    damage(machine)
-    for name in (FIRST, SECOND):
-        (tmp_path / name).write_bytes(machine.find(name))
-    extent = extent_of(log)
-    assert extent is not None
-    moved = ScrubTask(
-        (type(extent)(directory=str(tmp_path), segments=extent.segments, may_have_gaps=False),)
-    )
-    job: ProcessJob[ScrubResult] = ProcessJob(moved, 100 << 20)
-    assert job.next() == next(iter(scrub(OsFiles(), moved, lambda _: True)))
-    assert job.next() is None
-
-
-async def scrubbing(machine: Machine, directory: LogDirectory, seconds: float) -> Metrics:
+async def scrubbing(
+    machine: Machine,
+    directory: LogDirectory,
+    seconds: float,
+    start_job: StartScrub | None = None,
+) -> Metrics:
     metrics = Metrics()
     manager = Scrubber(
         directory,
@@ -113,6 +108,7 @@ async def scrubbing(machine: Machine, directory: LogDirectory, seconds: float) -
         clock=machine.clock,
         randomness=machine.randomness,
         metrics=metrics,
+        start_job=start_job or InlineJobs(machine.files).scrub,
     )
     task = asyncio.ensure_future(manager.run())
     await asyncio.sleep(seconds)
@@ -149,6 +145,61 @@ def test_damage_is_reported_once() -> None:
         await scrubbing(machine, directory, 200)
         assert reported == [log]
         assert log.damaged_at == DAMAGED_OFFSET
+
+    run(machine.clock, story)
+
+
+class CrashingScrub(InlineScrub):
+    """Its process ends after the first segment."""
+
+    def __init__(self, machine: Machine, task: ScrubTask) -> None:
+        super().__init__(machine.files, task)
+        self._segments = 0
+
+    def next(self) -> ScrubResult | None:
+        self._segments += 1
+        if self._segments > 1:
+            raise WorkerCrashed("the worker process ended with status -9")
+        return super().next()
+
+
+def crashing(machine: Machine, crashes: int, started: list[ScrubTask]) -> StartScrub:
+    def start(task: ScrubTask, _: int) -> ScrubJob:
+        started.append(task)
+        if len(started) <= crashes:
+            return CrashingScrub(machine, task)
+        return InlineScrub(machine.files, task)
+
+    return start
+
+
+@pytest.mark.parametrize("is_suspect", [True, False])
+def test_log_is_scrubbed_again_after_a_crash_of_the_worker(is_suspect: bool) -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        log.is_suspect = is_suspect
+        damage(machine, SECOND, 11)
+        started: list[ScrubTask] = []
+        seconds = 10 if is_suspect else 200
+        await scrubbing(machine, directory, seconds, crashing(machine, 2, started))
+        assert len(started) == 3
+        assert log.damaged_at == 11
+
+    run(machine.clock, story)
+
+
+def test_log_on_which_the_worker_always_crashes_waits_for_its_next_scrub() -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        log.is_suspect = True
+        started: list[ScrubTask] = []
+        await scrubbing(machine, directory, 25, crashing(machine, 100, started))
+        assert len(started) == 3
+        assert log.damage is None
 
     run(machine.clock, story)
 

@@ -153,6 +153,7 @@ class BrokerRole:
             clock=services.clock,
             randomness=services.randomness,
             metrics=services.metrics,
+            start_job=services.log_manager.jobs.scrub,
         )
         tasks.start(self._repairer.run(), name="repairs")
         tasks.start(scrub.run(), name="scrub")

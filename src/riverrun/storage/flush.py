@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from riverrun.model.ids import Offset
 from riverrun.ports.files import Files, write_atomically
@@ -26,6 +27,9 @@ from riverrun.storage.segment.segment import (
     Segment,
 )
 from riverrun.storage.segment.segments import Segments
+
+if TYPE_CHECKING:
+    from riverrun.storage.log import Log
 
 
 class SideFiles:
@@ -267,3 +271,16 @@ def _index_paths(segments: Sequence[Segment]) -> list[str]:
         if segment.has_own_transactions:
             paths.append(segment.path_of(TRANSACTION_INDEX_SUFFIX))
     return paths
+
+
+def largest_unflushed(logs: Iterable[Log], bytes_max: int) -> list[Log]:
+    """The largest logs, so that the unflushed bytes of the others are within a limit."""
+    by_size = sorted(((log.unflushed_bytes, log) for log in logs), key=lambda pair: -pair[0])
+    total = sum(size for size, _ in by_size)
+    chosen = []
+    for size, log in by_size:
+        if total <= bytes_max:
+            break
+        chosen.append(log)
+        total -= size
+    return chosen

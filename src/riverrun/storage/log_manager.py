@@ -24,18 +24,19 @@ from riverrun.ports.aio import Yielder
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch
+from riverrun.storage.background.jobs import BackgroundJobs, background_jobs
+from riverrun.storage.background.worker_pool import WorkerCrashed
 from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from riverrun.storage.cleaning.cleaner import Cleaner, Steps
 from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
-from riverrun.storage.flush import FlushJob
+from riverrun.storage.flush import FlushJob, largest_unflushed
 from riverrun.storage.log import Log
 from riverrun.storage.removal import unlink_all
 from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.settings import CleanerSettings
 from riverrun.storage.space_monitor import is_disk_full
-from riverrun.storage.worker import StartCompaction, compaction_starter
 
 Result = TypeVar("Result")
 
@@ -65,7 +66,7 @@ class LogManager:
         clock: Clock,
         metrics: Metrics,
         cleaner: CleanerSettings | None = None,
-        start_job: StartCompaction | None = None,
+        jobs: BackgroundJobs | None = None,
     ) -> None:
         self._directory = directory
         self._files = directory.files
@@ -78,12 +79,14 @@ class LogManager:
         self._expired_files: list[tuple[float, list[str]]] = []
         self._checkpointing = asyncio.Lock()
         self._last_flushed_ms: dict[Log, int] = {}
+        self.jobs = jobs or background_jobs(self._files, metrics)
+        """Closed by ``stop``."""
         self._cleaner = Cleaner(
             self._files,
             directory.path,
             clock=clock,
             settings=cleaner or CleanerSettings(),
-            start_job=start_job or compaction_starter(self._files),
+            start_job=self.jobs.compact,
             metrics=metrics,
             discard=self._remove_later,
         )
@@ -317,6 +320,7 @@ class LogManager:
         return [
             PeriodicTask(0, now, self._flush_due_logs),
             PeriodicTask(0, now, self._remove_files),
+            PeriodicTask(0, now, self._end_unused_workers),
             PeriodicTask(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
             PeriodicTask(expiration_ms, now + expiration_ms, self._expire_producers),
             PeriodicTask(
@@ -341,7 +345,7 @@ class LogManager:
         now_ms = self._clock.now_ms()
         dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
         await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
-        largest = _largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
+        largest = largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
         await self._flush_all(largest, whole=True)
         if largest or rolled:
             await self.checkpoint(RECOVERY_POINTS)
@@ -445,7 +449,7 @@ class LogManager:
             while True:
                 try:
                     result = await loop.run_in_executor(self._cleaners, work)
-                except (OSError, CorruptBatch, CompactionAborted) as error:
+                except (OSError, CorruptBatch, CompactionAborted, WorkerCrashed) as error:
                     work = steps.throw(error)
                 else:
                     work = steps.send(result)
@@ -453,6 +457,10 @@ class LogManager:
             return bool(end.value)
         finally:
             steps.close()
+
+    async def _end_unused_workers(self) -> None:
+        if self.jobs.is_any_unused:
+            await self._in_sync_thread(self.jobs.end_unused)
 
     # Clean stop
 
@@ -462,6 +470,7 @@ class LogManager:
             if clean and not self._directory.is_offline:
                 await self._stop_cleanly(broker_epoch)
         finally:
+            self.jobs.close()
             self._syncers.shutdown(wait=False)
             self._readers.shutdown(wait=False)
             self._cleaners.shutdown(wait=False)
@@ -479,16 +488,3 @@ class LogManager:
             await self._in_sync_thread(partial(self._directory.mark_clean, broker_epoch))
         except OSError as error:
             _logger.error("clean-shutdown marker not written", error=str(error))
-
-
-def _largest_unflushed(logs: Iterable[Log], bytes_max: int) -> list[Log]:
-    """The largest logs, so that the unflushed bytes of the others are within a limit."""
-    by_size = sorted(((log.unflushed_bytes, log) for log in logs), key=lambda pair: -pair[0])
-    total = sum(size for size, _ in by_size)
-    chosen = []
-    for size, log in by_size:
-        if total <= bytes_max:
-            break
-        chosen.append(log)
-        total -= size
-    return chosen

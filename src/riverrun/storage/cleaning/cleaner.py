@@ -8,6 +8,7 @@ writes the new segments, and ``swap`` puts them into the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -18,6 +19,8 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import CorruptBatch
+from riverrun.storage.background.jobs import CompactionJob, StartCompaction
+from riverrun.storage.background.worker_pool import WorkerCrashed
 from riverrun.storage.checkpoints import (
     CLEANER_OFFSETS,
     CorruptCheckpoint,
@@ -38,11 +41,13 @@ from riverrun.storage.segment.index import TIME_ENTRY
 from riverrun.storage.segment.segment import Segment
 from riverrun.storage.settings import CleanerSettings
 from riverrun.storage.space_monitor import is_disk_full
-from riverrun.storage.worker import CompactionJob, StartCompaction
 
 Steps = Generator[Callable[[], object], object, bool]
 """Yields functions to run in a thread, and receives their results."""
 
+CRASHES_MAX: Final = 3
+"""Compactions of one log that may end with a crash of the worker process, before it is left alone:
+other logs must be compacted too."""
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -123,8 +128,10 @@ class Cleaner:
         """Takes replaced segments, whose files are removed after file.delete.delay.ms."""
         self._job: CompactionJob | None = None
         self.uncleanable: dict[Log, str] = {}
-        """Logs with damage, which must not be copied, and its description."""
+        """Logs with damage, which must not be copied, or on which the worker crashes repeatedly,
+        and the reason."""
         self._layouts: dict[Log, int] = {}
+        self._crashes: dict[Log, int] = {}
         self._cleanings = metrics.counter(
             "riverrun_log_cleaner_runs_total", "Completed compactions"
         )
@@ -139,7 +146,7 @@ class Cleaner:
         )
         metrics.gauge(
             "riverrun_log_cleaner_uncleanable_partitions",
-            "Partitions that cannot be compacted because of damage",
+            "Partitions that are not compacted because of damage or repeated crashes",
             lambda: len(self.uncleanable),
         )
 
@@ -169,6 +176,9 @@ class Cleaner:
             # The log was deleted or repaired, so it may be compacted again.
             if logs.get(log.partition) is not log or log.segments.layout != self._layouts[log]:
                 del self.uncleanable[log], self._layouts[log]
+        for log in list(self._crashes):
+            if logs.get(log.partition) is not log:
+                del self._crashes[log]
         found = choose(
             candidate
             for log in logs.values()
@@ -184,9 +194,14 @@ class Cleaner:
             # The node stops, or retention, truncation or deletion removed the segments.
             yield lambda: self._remove_cleaned(found.log)
             return False
+        except WorkerCrashed as error:
+            self._crashed(found.log, error)
+            yield lambda: self._remove_cleaned(found.log)
+            return False
         if cleaned is None:
             return False
         self._cleanings.value += 1
+        self._crashes.pop(found.log, None)
         found.log.cleaned_to = Offset(cleaned.cleaned_to)
         yield self.checkpoint(logs)
         return True
@@ -278,6 +293,23 @@ class Cleaner:
             self.uncleanable[log] = str(error)
             self._layouts[log] = log.segments.layout
             log.is_suspect = True
+
+    def _crashed(self, log: Log, error: WorkerCrashed) -> None:
+        """Try again later, or leave the log alone until its files change or the node restarts."""
+        self._failures.value += 1
+        crashes = self._crashes[log] = self._crashes.get(log, 0) + 1
+        is_left = crashes >= CRASHES_MAX
+        _logger.error(
+            "compaction failed",
+            partition=str(log.partition),
+            error=str(error),
+            crashes=crashes,
+            is_tried_again=not is_left,
+        )
+        if is_left:
+            self.uncleanable[log] = str(error)
+            self._layouts[log] = log.segments.layout
+            del self._crashes[log]
 
     def _remove_cleaned(self, log: Log) -> None:
         try:

@@ -7,7 +7,7 @@ if compaction, retention or truncation did not change the files meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -16,6 +16,7 @@ from riverrun.model.settings import MINUTE_MS, SECOND_MS, MiB
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
+from riverrun.storage.background.worker_pool import WorkerCrashed
 from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
@@ -29,11 +30,14 @@ from riverrun.storage.scrubbing.scrub import (
     extent_of,
 )
 from riverrun.storage.settings import ScrubSettings
-from riverrun.storage.worker import scrub_starter
 
 TICK_SECONDS = 1.0
 FIRST_MS_MAX = 10 * MINUTE_MS
 """The first scrub of a log waits up to this long after the start, which is a busy time."""
+RETRY_MS = MINUTE_MS
+"""After a crash of the worker process, logs that it did not check wait at most this long."""
+CRASHES_MAX = 3
+"""Crashes while one log is read, before it waits for its next regular scrub."""
 GROUP_LOGS_MAX = 100
 GROUP_BYTES = 256 * MiB
 _logger = structlog.get_logger("riverrun.storage")
@@ -50,15 +54,16 @@ class Scrubber:
         clock: Clock,
         randomness: Randomness,
         metrics: Metrics,
-        start_job: StartScrub | None = None,
+        start_job: StartScrub,
     ) -> None:
         self._directory = directory
         self._settings = settings
         self._clock = clock
         self._randomness = randomness
-        self._start_job = start_job or scrub_starter(directory.files)
+        self._start_job = start_job
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-scrub")
         self._due_ms: dict[Log, float] = {}
+        self._crashes: dict[Log, int] = {}
         self._job: ScrubJob | None = None
         self._bytes = metrics.counter(
             "riverrun_log_scrubbed_bytes_total", "Bytes of logs checked in the background"
@@ -90,6 +95,7 @@ class Scrubber:
         logs = self._directory.logs
         for gone in [log for log in self._due_ms if logs.get(log.partition) is not log]:
             del self._due_ms[gone]
+            self._crashes.pop(gone, None)
         for log in logs.values():
             if log not in self._due_ms:
                 # Random, so that a node that is restarted often starts with other logs each time.
@@ -106,10 +112,12 @@ class Scrubber:
         return _first_group(log for log in wanted if log.damage is None)
 
     async def _scrub(self, logs: list[Log]) -> None:
+        suspects = {log: None for log in logs if log.is_suspect}
         found = [(log, extent) for log in logs if (extent := self._begin(log)) is not None]
         if not found:
             return
         layouts = [log.segments.layout for log, _ in found]
+        unchecked = {log: len(extent.segments) for log, extent in found}
         job = self._job = self._start_job(
             ScrubTask(tuple(extent for _, extent in found)), self._settings.bytes_per_second_max
         )
@@ -118,14 +126,35 @@ class Scrubber:
             while (result := await loop.run_in_executor(self._thread, job.next)) is not None:
                 log = found[result.place][0]
                 self._bytes.value += result.size
+                unchecked[log] -= 1
+                if result.error is not None or not unchecked[log]:
+                    del unchecked[log]
+                    self._crashes.pop(log, None)
                 if result.error is not None and log.segments.layout == layouts[result.place]:
                     self._report(log, result)
             self._rounds.value += len(found)
-        except (OSError, ScrubAborted, CompactionAborted) as error:
+        except (ScrubAborted, CompactionAborted) as error:
             _logger.warning("scrub aborted", error=str(error))
+        except (OSError, WorkerCrashed) as error:
+            self._failed(list(unchecked), suspects, error)
+            await asyncio.sleep(TICK_SECONDS)
         finally:
             job.abort()
             self._job = None
+
+    def _failed(self, unchecked: list[Log], suspects: Mapping[Log, None], error: Exception) -> None:
+        """The process crashed or did not start: scrub the remaining logs again, suspects at once.
+        The first of them was being read, and is left out if that happens repeatedly."""
+        _logger.error("scrub failed", unchecked_logs=len(unchecked), error=str(error))
+        for first in unchecked[:1]:
+            crashes = self._crashes[first] = self._crashes.get(first, 0) + 1
+            if crashes >= CRASHES_MAX:
+                _logger.error("log not scrubbed", partition=str(first.partition), crashes=crashes)
+                del self._crashes[first], unchecked[0]
+        retry_ms = self._clock.monotonic() * SECOND_MS + RETRY_MS
+        for log in unchecked:
+            self._due_ms[log] = min(self._due_ms[log], retry_ms)
+            log.is_suspect = log.is_suspect or log in suspects
 
     def _begin(self, log: Log) -> LogExtent | None:
         interval_ms = max(self._settings.interval_ms, TICK_SECONDS * SECOND_MS)

@@ -179,6 +179,18 @@ def test_worker_ends_after_a_number_of_jobs_or_much_memory(
         assert counted(metrics, "riverrun_worker_crashes_total") == 0
 
 
+def test_memory_of_the_node_does_not_end_its_worker(
+    tmp_path: Path, pool: WorkerPool, metrics: Metrics
+) -> None:
+    """The kernel counts it in the peak that getrusage reports to a new process."""
+    _, task = task_in(tmp_path)
+    ballast = b"x" * (WorkerLimits().memory_bytes_max + 1)
+    for _ in range(3):
+        results(pool.compact(task, 0))
+    assert ballast
+    assert counted(metrics, "riverrun_worker_starts_total") == 1
+
+
 def test_idle_worker_ends_after_its_time(tmp_path: Path, metrics: Metrics) -> None:
     _, task = task_in(tmp_path)
     with contextlib.closing(WorkerPool(metrics)) as patient:

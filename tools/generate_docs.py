@@ -213,6 +213,44 @@ def _setting_row(declared: Setting) -> str:
     return f"| `{declared.name}` | {f'`{shown}`' if shown else ''} | {topic} | {live} | {doc} |"
 
 
+DECLARING = {
+    "counter": ("counter", ()),
+    "histogram": ("histogram", ()),
+    "gauge": ("gauge", ()),
+    "total": ("gauge", ()),
+    "gauges": ("gauge", ("topic", "partition")),
+    "by_partition": ("gauge", ("topic", "partition")),
+    "by_topic": ("counter", ("topic",)),
+    "by_group": ("gauge", ("group", "topic", "partition")),
+}
+"""Functions that declare a metric, with its kind and labels."""
+
+METRICS_NOTES = """\
+On Linux the metrics of the process are there too, with the names of every Prometheus client: `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
+`process_cpu_seconds_total`, `process_open_fds`, `process_max_fds` and `process_start_time_seconds`.
+
+## Traffic by topic
+
+`riverrun_topic_*` count the requests of clients, not the replication between brokers. Each node counts what it served, so sum over the nodes. Rates are left to
+Prometheus: `sum by (topic) (rate(riverrun_topic_bytes_in_total[1m]))`. The first `metrics.topics.max` topics with traffic have series of their own;
+the others are counted together as topic `(other)`. The series of a topic end when it is deleted.
+
+## Lag of groups
+
+The coordinator of a group reports its lag, for every partition with a committed offset, also while the group has no members.
+- `riverrun_group_lag_records` is the high watermark minus the committed offset, and at least 0. Offsets without a record count too: transaction markers, and
+  records that compaction or retention removed.
+- `riverrun_group_lag_seconds` is the time that the first uncommitted record has waited since it was appended, by the clock of the coordinator and not by the timestamps
+  of records. It is 0 if there is no such record. The coordinator samples high watermarks when metrics are read, and assumes that records arrived evenly between two samples, so
+  its resolution is the scrape interval. A record that is older than the first sample (after a restart, or a change of the coordinator) is reported with the time since
+  that sample: the true value is larger.
+- High watermarks come from the leaders, at most every 5 s. A partition whose leader does not answer within a second has no sample.
+- At most `metrics.group.lags.max` lags are measured on a node.
+
+## All metrics
+"""
+
+
 def metrics() -> str:
     found: dict[str, tuple[str, str, set[str]]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
@@ -223,6 +261,7 @@ def metrics() -> str:
                 _note_metric(node, found)
     lines = [GENERATED, "# Metrics\n"]
     lines += ["Served in the Prometheus text format at `/metrics` of the node's HTTP port.", ""]
+    lines += [METRICS_NOTES]
     lines += ["| metric | kind | labels | |", "|---|---|---|---|"]
     for name, (kind, doc, labels) in sorted(found.items()):
         lines.append(f"| `{name}` | {kind} | {', '.join(sorted(labels))} | {doc} |")
@@ -230,20 +269,18 @@ def metrics() -> str:
 
 
 def _note_metric(call: ast.Call, found: dict[str, tuple[str, str, set[str]]]) -> None:
-    """Calls of counter, histogram, gauge and gauges whose first two arguments are texts."""
+    """Calls of functions that declare a metric by its name and description."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    kinds = {"counter": "counter", "histogram": "histogram", "gauge": "gauge", "gauges": "gauge"}
     texts = [a.value for a in call.args[:2] if isinstance(a, ast.Constant)]
-    if name not in kinds or len(texts) != 2 or not str(texts[0]).startswith("riverrun_"):
+    if name not in DECLARING or len(texts) != 2 or not str(texts[0]).startswith("riverrun_"):
         return
-    _, _, labels = found.setdefault(str(texts[0]), (kinds[name], str(texts[1]), set()))
+    kind, known = DECLARING[name]
+    _, _, labels = found.setdefault(str(texts[0]), (kind, str(texts[1]), set(known)))
     labels.update(word.arg for word in call.keywords if word.arg not in (None, "read"))
-    if name == "gauges":
-        labels.update(("topic", "partition"))
-        # Gauges of followers are read by ``by_follower``, which adds a label.
-        if any(isinstance(node, ast.Name) and node.id == "by_follower" for node in ast.walk(call)):
-            labels.add("follower")
+    # Gauges of followers are read by ``by_follower``, which adds a label.
+    if any(isinstance(node, ast.Name) and node.id == "by_follower" for node in ast.walk(call)):
+        labels.add("follower")
 
 
 def generate() -> dict[str, str]:

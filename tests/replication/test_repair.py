@@ -167,7 +167,7 @@ class Scenario:
     def counted(self, name: str) -> float:
         family = self.metrics.families[name]
         counters = sum(counter.value for counter in family.counters.values())
-        return counters + sum(value for read in family.gauges for _, value in read())
+        return counters + sum(value for read in family.readers for _, value in read())
 
 
 def run_scenario(scenario: Scenario, act: Callable[[], Awaitable[None]]) -> None:

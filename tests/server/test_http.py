@@ -1,6 +1,7 @@
 """Health and metrics over a real socket."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -12,7 +13,14 @@ from riverrun.server.network.prometheus import render
 async def ask(raw: bytes, *, is_ready: bool = True) -> tuple[str, bytes]:
     metrics = Metrics()
     metrics.counter("riverrun_things_total", "Things.", kind="good").value += 3
-    server = HttpServer(metrics, lambda: {"ready": is_ready, "why": "a test"})
+    scrapes = metrics.counter("riverrun_scrapes_total", "Scrapes.")
+
+    async def prepare_metrics() -> None:
+        await asyncio.sleep(0)
+        scrapes.value += 1
+
+    health = {"ready": is_ready, "why": "a test"}
+    server = HttpServer(metrics, lambda: health, prepare_metrics)
     loop = asyncio.get_running_loop()
     await server.start("127.0.0.1", 0)
     assert server.port
@@ -43,6 +51,25 @@ def test_metrics_are_in_prometheus_form() -> None:
     status, body = get("/metrics")
     assert status == "HTTP/1.1 200 OK"
     assert b'riverrun_things_total{kind="good"} 3.0' in body
+    assert b"riverrun_scrapes_total 1.0" in body, "the metrics are prepared first"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process is described by /proc")
+def test_metrics_of_the_process_have_the_names_of_prometheus() -> None:
+    text = render(Metrics()).decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("process_"))
+    assert float(values["process_resident_memory_bytes"]) > 1 << 20
+    assert float(values["process_open_fds"]) > 2
+    assert float(values["process_cpu_seconds_total"]) > 0
+    assert float(values["process_start_time_seconds"]) > 1.6e9
+
+
+def test_counters_kept_elsewhere_are_counters() -> None:
+    metrics = Metrics()
+    metrics.counters("riverrun_words_total", "Words.", lambda: [({"of": "a"}, 2), ({"of": "b"}, 3)])
+    text = render(metrics).decode()
+    assert "# TYPE riverrun_words_total counter" in text
+    assert 'riverrun_words_total{of="b"} 3.0' in text
 
 
 @pytest.mark.parametrize(

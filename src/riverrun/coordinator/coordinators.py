@@ -7,7 +7,7 @@ group belongs to the partition that its id hashes to, and each led partition has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +16,7 @@ from riverrun.coordinator.deadline_timer import DeadlineTimer
 from riverrun.coordinator.hashing import partition_of
 from riverrun.coordinator.log import CoordinatorLog
 from riverrun.coordinator.metrics import GroupMetrics
+from riverrun.coordinator.offsets import CommittedPartition
 from riverrun.coordinator.records import TEXT_BYTES_MAX
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.shard import described_error
@@ -230,6 +231,12 @@ class GroupCoordinators:
             request.group_id,
             lambda turn, waiter: runner.shard.delete_offsets(turn, waiter, request),
         )
+
+    def committed_offsets(self) -> Iterator[CommittedPartition]:
+        """The offsets of all loaded groups. No offset may be committed while this is iterated."""
+        for runner in self._runners.values():
+            if runner.status is ShardStatus.ACTIVE:
+                yield from runner.shard.offsets
 
     # Time
 

@@ -8,7 +8,7 @@ module also decides whether the state of a group allows a commit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from riverrun.coordinator.group import ClassicGroup, GroupState
@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 
 TopicOffsets = dict[int, CommittedOffset]
 GroupOffsets = dict[str, TopicOffsets]
+
+
+class CommittedPartition(NamedTuple):
+    """The committed offset of a group in one partition."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
 
 
 class Offsets:
@@ -74,6 +83,12 @@ class Offsets:
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.by_group.get(group_id, {}).get(topic, {}).get(partition)
+
+    def __iter__(self) -> Iterator[CommittedPartition]:
+        for group, topics in self.by_group.items():
+            for topic, partitions in topics.items():
+                for partition, committed in partitions.items():
+                    yield CommittedPartition(group, topic, partition, committed.offset)
 
     # Records in flight
 

@@ -54,7 +54,8 @@ class Family:
     kind: str
     counters: dict[tuple[tuple[str, str], ...], Counter] = field(default_factory=dict)
     histograms: dict[tuple[tuple[str, str], ...], Histogram] = field(default_factory=dict)
-    gauges: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
+    readers: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
+    """Called by a scrape."""
 
 
 class Metrics:
@@ -79,8 +80,13 @@ class Metrics:
         return known.setdefault(tuple(sorted(labels.items())), Histogram(SECONDS_BOUNDS))
 
     def gauge(self, name: str, doc: str, read: Callable[[], float], **labels: str) -> None:
-        self._family(name, doc, "gauge").gauges.append(lambda: ((labels, read()),))
+        self._family(name, doc, "gauge").readers.append(lambda: ((labels, read()),))
 
     def gauges(self, name: str, doc: str, read: Callable[[], Iterable[Sample]]) -> None:
         """Several series at once, for objects that come and go, such as partitions."""
-        self._family(name, doc, "gauge").gauges.append(read)
+        self._family(name, doc, "gauge").readers.append(read)
+
+    def counters(self, name: str, doc: str, read: Callable[[], Iterable[Sample]]) -> None:
+        """Several counters that are kept elsewhere, such as those of topics."""
+        assert name.endswith("_total"), f"{name}: a counter's name ends in _total"
+        self._family(name, doc, "counter").readers.append(read)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import structlog
@@ -39,7 +40,9 @@ from riverrun.server.controller_link.lifecycle import BrokerIdentity, Lifecycle
 from riverrun.server.controller_link.producer_ids import ProducerIds
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.fetch.session_cache import FetchSessions
-from riverrun.server.node_metrics import declare_metrics
+from riverrun.server.metrics.group_lag import GroupLag
+from riverrun.server.metrics.node_metrics import declare_metrics
+from riverrun.server.metrics.topic_traffic import TopicsTraffic
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.storage.log import Log
@@ -116,6 +119,7 @@ class BrokerRole:
             lifecycle=lifecycle,
             producer_ids=ProducerIds(lifecycle, channels.open("producer-ids")),
             append_warnings=LogLimiter(node.clock, interval_seconds=APPEND_WARNING_SECONDS),
+            topics_traffic=TopicsTraffic(node.metrics, topics_max=settings.metrics.topics_max),
         )
         self._offsets = OffsetsTopic(services.groups, services.log_manager, services.clock)
         self._is_started = False
@@ -125,6 +129,7 @@ class BrokerRole:
             services, repair_queue, self._fetchers, channels.open("repairs")
         )
         declare_metrics(services.metrics, services)
+        self._group_lag = _build_group_lag(services)
         # There is no await before the subscription, so no image is missed.
         self._replicas_changed(replicas.apply_all(metadata.current))
         metadata.prepare_with(self._prepare)
@@ -165,7 +170,12 @@ class BrokerRole:
         self._tasks.start(self.services.lifecycle.run(), name="heartbeats")
         await self.services.lifecycle.until_serving()
 
+    async def prepare_metrics(self) -> None:
+        """Fetch what the metrics need from other nodes. Call before they are read."""
+        await self._group_lag.refresh()
+
     async def stop(self) -> None:
+        self._group_lag.close()
         if self._is_started:
             await self.services.groups.stop()
         await self._fetchers.stop()
@@ -201,6 +211,8 @@ class BrokerRole:
         if delta.deleted_topics:
             names = [topic.name for topic in delta.deleted_topics.values()]
             self.services.groups.topics_deleted(names)
+            for name in names:
+                self.services.topics_traffic.topic_deleted(name)
         if self._is_started and changed:
             self._offsets.follow(replicas)
 
@@ -307,23 +319,35 @@ def _build_lifecycle(
     )
 
 
+def _endpoint_of(services: BrokerServices, node: NodeId) -> tuple[str, int] | None:
+    """Another broker's address on the listener that is our own first one."""
+    broker = services.metadata.current.brokers.get(node)
+    if broker is None or not broker.endpoints:
+        return None
+    own = services.settings.advertised()[0].name
+    found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
+    return found.host, found.port
+
+
+def _build_group_lag(services: BrokerServices) -> GroupLag:
+    return GroupLag(
+        services.metrics,
+        lags_max=services.settings.metrics.group_lags_max,
+        committed=services.groups.committed_offsets,
+        replicas=services.replicas,
+        image=lambda: services.metadata.current,
+        endpoint_of=partial(_endpoint_of, services),
+        clock=services.clock,
+    )
+
+
 def _build_fetchers(services: BrokerServices) -> Fetchers:
     clock = services.clock
-
-    def endpoint_of(node: NodeId) -> tuple[str, int] | None:
-        """Another broker's address on the listener that is our own first one."""
-        broker = services.metadata.current.brokers.get(node)
-        if broker is None or not broker.endpoints:
-            return None
-        own = services.settings.advertised()[0].name
-        found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
-        return found.host, found.port
-
     return Fetchers(
         node_id=services.settings.node_id,
         replicas=services.replicas,
         log_manager=services.log_manager,
-        endpoint_of=endpoint_of,
+        endpoint_of=partial(_endpoint_of, services),
         broker_epoch=lambda: services.lifecycle.epoch,
         cluster_id=services.logs.cluster_id,
         settings=services.settings.follower,

@@ -307,7 +307,7 @@ class Node:
         address = self.settings.identity.http_listener
         if address:
             host, _, port = address.rpartition(":")
-            self._http = HttpServer(self.metrics, self.health)
+            self._http = HttpServer(self.metrics, self.health, self._prepare_metrics)
             await self._http.start(host, int(port))
 
     async def _start_broker(
@@ -415,6 +415,10 @@ class Node:
                 "metadata_offset": int(metadata.current.offset),
             },
         }
+
+    async def _prepare_metrics(self) -> None:
+        if self._broker is not None and self.is_serving:
+            await self._broker.prepare_metrics()
 
     # Stop
 

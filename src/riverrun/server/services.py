@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from riverrun.server.dispatch.image_waits import ImageWaits
     from riverrun.server.dispatch.response_cache import ResponseCache
     from riverrun.server.fetch.session_cache import FetchSessions
+    from riverrun.server.metrics.topic_traffic import TopicsTraffic
     from riverrun.server.network.memory import SendMemory
     from riverrun.server.settings import NodeSettings
     from riverrun.storage.directory import LogDirectory
@@ -60,3 +61,4 @@ class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     lifecycle: Lifecycle
     producer_ids: ProducerIds
     append_warnings: LogLimiter
+    topics_traffic: TopicsTraffic

@@ -29,6 +29,7 @@ from riverrun.raft.settings import QuorumSettings
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
+from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
 
@@ -162,6 +163,7 @@ class NodeSettings:
     formation: FormationSettings
     quorum: QuorumSettings
     follower: FollowerSettings
+    metrics: MetricsSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -277,6 +279,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "formation": FormationSettings,
     "quorum": QuorumSettings,
     "follower": FollowerSettings,
+    "metrics": MetricsSettings,
 }
 
 

@@ -28,6 +28,7 @@ from riverrun.replication.repair.repairer import RepairQueue
 from riverrun.replication.replicas import Replicas
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.fetch.session_cache import FetchSessions
+from riverrun.server.metrics.topic_traffic import TopicsTraffic
 from riverrun.server.network.memory import SendMemory
 from riverrun.server.requests import fetch, produce
 from riverrun.storage.settings import LogSettings
@@ -95,6 +96,7 @@ class Node:
             send_memory=SendMemory(1 << 30),
             append_warnings=LogLimiter(self.machine.clock, interval_seconds=10.0),
             lifecycle=SimpleNamespace(is_sure=True),
+            topics_traffic=TopicsTraffic(self.metrics, topics_max=1000),
         )
         self.publish(self.image)
 

@@ -65,6 +65,7 @@ class ConsumerFetch:
         "_call",
         "_context",
         "_is_incremental",
+        "_partitions",
         "_poll",
         "_session",
         "_wanted",
@@ -94,6 +95,8 @@ class ConsumerFetch:
         self._session = session
         self._wanted = wanted
         self._is_incremental = is_incremental
+        self._partitions: list[Partition | None] = []
+        """The replicas of the entries; None for those that are not here."""
         self._watched: list[Partition] = []
         self._poll: LongPoll | None = None
         self._bytes_missing = 0
@@ -114,9 +117,11 @@ class ConsumerFetch:
         from_any_replica = self._context.api_version >= RACKS_FROM
         rack = call.rack_id if services.replicas.peers.are_followers_read else ""
         entries = self.entries = []
+        partitions = self._partitions = []
         size, is_enough = 0, False
         for wanted in self._wanted:
             partition = self._find(wanted)
+            partitions.append(partition)
             if partition is None:
                 code = missing(services, wanted.topic, wanted.index)
                 entries.append((wanted, PartitionRead(error_code=code, aborted=())))
@@ -233,6 +238,7 @@ class ConsumerFetch:
         results, with_news, leaders = results_of(
             services, version, self.entries, is_incremental=self._is_incremental
         )
+        self._count()
         if session is not None and with_news:
             session.move_to_end([wanted for wanted, read in with_news if read.data])
         return encode_fetch_response(
@@ -243,3 +249,10 @@ class ConsumerFetch:
             if leaders
             else (),
         )
+
+    def _count(self) -> None:
+        for (_, read), partition in zip(self.entries, self._partitions, strict=True):
+            if partition is not None and read.data:
+                traffic = self.services.topics_traffic[partition.name.topic]
+                traffic.fetch_requests += 1
+                traffic.bytes_out += len(read.data)

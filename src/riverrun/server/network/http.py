@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 from riverrun.ports.metrics import Metrics
@@ -19,6 +19,7 @@ from riverrun.ports.metrics import Metrics
 HEADER_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 10.0
 CONNECTIONS_MAX = 100
+METRICS = "/metrics"
 FIRST_BYTE_MIN = ord("A")
 """A request begins with a method. A request of Kafka's protocol begins with a zero byte."""
 
@@ -37,9 +38,16 @@ REASONS = {
 class HttpServer:
     """The HTTP server of one node."""
 
-    def __init__(self, metrics: Metrics, health: Health) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        health: Health,
+        prepare_metrics: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``prepare_metrics`` is awaited before each scrape."""
         self._metrics = metrics
         self._health = health
+        self.prepare_metrics = prepare_metrics
         self._server: asyncio.Server | None = None
         self.port = 0
         """The port in use; the system chooses it if ``start`` gets 0."""
@@ -96,6 +104,7 @@ class _HttpConnection(asyncio.Protocol):
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._scrape: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop has a type of its own
@@ -118,7 +127,16 @@ class _HttpConnection(asyncio.Protocol):
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._send("GET", (400, "text/plain", b"not an HTTP/1 request\n"))
             return
-        self._send(words[0], self._server.respond(words[0], words[1]))
+        if words[1].partition("?")[0] == METRICS:
+            if self._scrape is None:
+                loop = asyncio.get_running_loop()
+                self._scrape = loop.create_task(self._send_metrics(words[0]))
+        else:
+            self._send(words[0], self._server.respond(words[0], words[1]))
+
+    async def _send_metrics(self, method: str) -> None:
+        await self._server.prepare_metrics()
+        self._send(method, self._server.respond(method, METRICS))
 
     def _send(self, method: str, response: HttpResponse) -> None:
         status, kind, body = response
@@ -137,4 +155,6 @@ class _HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._scrape is not None:
+            self._scrape.cancel()
         self._server.closed(self)

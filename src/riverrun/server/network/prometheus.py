@@ -10,15 +10,18 @@ from collections.abc import Iterator
 
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from riverrun.ports.metrics import Family, Labels, Metrics
 
 
 def render(metrics: Metrics) -> bytes:
-    """All metrics in the text format of Prometheus."""
+    """All metrics in the text format of Prometheus. On Linux with those of the process: memory, CPU
+    time and open files."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(metrics))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
@@ -40,7 +43,7 @@ class _Collector:
 def _samples(family: Family) -> Iterator[tuple[str, Labels, float]]:
     for key, counter in family.counters.items():
         yield family.name, dict(key), counter.value
-    for read in family.gauges:
+    for read in family.readers:
         for labels, value in read():
             yield family.name, labels, value
     for key, histogram in family.histograms.items():

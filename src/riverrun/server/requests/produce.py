@@ -181,9 +181,15 @@ def _append(
         appended = partition.append(buffer[wanted.start : wanted.end], acks=acks, now_ms=now_ms)
     except (KafkaError, OSError) as error:
         batch = buffer[wanted.start : wanted.end]
-        if isinstance(error, OSError) and partition is not None:
-            _warn(services, partition, error)
+        if partition is not None:
+            services.topics_traffic[partition.name.topic].produce_failures += 1
+            if isinstance(error, OSError):
+                _warn(services, partition, error)
         return _failed(wanted, partition, batch, error), None, Offset(0)
+    traffic = services.topics_traffic[partition.name.topic]
+    traffic.produce_requests += 1
+    traffic.records_in += appended.last_offset + 1 - appended.base_offset
+    traffic.bytes_in += wanted.end - wanted.start
     result = ProduceResult(
         topic,
         index,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.partition import Partition
-from riverrun.server.replication_metrics import declare_replication_metrics
+from riverrun.server.metrics.replication_metrics import declare_replication_metrics
 from riverrun.server.services import BrokerServices
 
 

@@ -38,7 +38,8 @@ class Node:
     """A partition on a simulated disk. Counts the requested flushes."""
 
     def __init__(self, **settings: object) -> None:
-        log = Machine().load(LogSettings(**settings))[1]  # type: ignore[arg-type]
+        self.machine = Machine()
+        log = self.machine.load(LogSettings(**settings))[1]  # type: ignore[arg-type]
         self.flushes = 0
         self.partition = Partition(log, TOPIC_ID, ME, self._flush)
         self.partition.apply(state())
@@ -216,6 +217,23 @@ def test_producer_that_wrote_before_the_leader_was_ready_resumes_at_its_first_ba
     assert rejected(node, numbered(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert appended(node, numbered(1)) == 1
     assert appended(node, numbered(2)) == 2
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 10_000])
+def test_batches_after_one_without_disk_space_get_a_storage_error(segment_bytes: int) -> None:
+    node = Node(segment_bytes=segment_bytes)
+    disk = node.machine.disk
+    assert appended(node, numbered(0)) == 0
+    disk.capacity_bytes = disk.used_bytes
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            appended(node, numbered(1))
+    assert rejected(node, numbered(2)) is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.capacity_bytes += 10_000
+    assert appended(node, numbered(0, producer=8)) == 1, "other producers are not affected"
+    assert rejected(node, numbered(3)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [appended(node, numbered(sequence)) for sequence in (1, 2, 3)] == [2, 3, 4]
+    assert rejected(node, numbered(9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_lost_batches_are_reported_though_their_successor_was_refused() -> None:

@@ -181,24 +181,6 @@ def test_full_disk_during_a_roll_changes_nothing() -> None:
     assert read_all(log) == [(0, b"a"), (1, b"b")]
 
 
-@pytest.mark.parametrize("segment_bytes", [100, 10_000])
-def test_batch_after_one_without_space_gets_a_storage_error(segment_bytes: int) -> None:
-    machine = Machine()
-    _, log = machine.load(LogSettings(segment_bytes=segment_bytes))
-    append(log, batch(b"a", producer=9, sequence=0))
-    machine.disk.capacity_bytes = machine.disk.used_bytes
-    with pytest.raises(OSError, match="No space"):
-        append(log, batch(b"b", producer=9, sequence=1))
-    follows = batch(b"c", producer=9, sequence=2)
-    assert refusal(lambda: append(log, follows)).code is ErrorCode.KAFKA_STORAGE_ERROR
-    machine.disk.capacity_bytes += 10_000
-    append(log, batch(b"z"))
-    assert refusal(lambda: append(log, follows)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    append(log, batch(b"b", producer=9, sequence=1))
-    append(log, batch(b"c", producer=9, sequence=2))
-    assert [value for _, value in read_all(log)] == [b"a", b"z", b"b", b"c"]
-
-
 def test_follower_appends_batches_unchanged() -> None:
     leader, follower = log_of(), log_of()
     for sequence in range(3):

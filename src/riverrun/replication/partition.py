@@ -250,9 +250,8 @@ class Partition:
             appended = log.append_as_leader(
                 batch, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin
             )
-        except KafkaError as error:
-            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                self._refused_producers.hold_back(batch, log.producers)
+        except (KafkaError, OSError) as error:
+            self._refused_producers.append_failed(batch, error, log.producers)
             raise
         if self._refused_producers:
             self._refused_producers.remove(batch)

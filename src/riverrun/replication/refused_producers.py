@@ -1,11 +1,12 @@
 """Idempotent producers with a refused batch, until one of their batches is appended.
 
 A producer sends several batches before it receives the first response. Suppose the first batch is
-refused because too few replicas are in sync, or because this node does not yet know that it leads,
-and the cause then disappears. The next batch follows a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be
-true but harmful: librdkafka then starts a new epoch and repeats all unacknowledged batches, also
-those that were appended before a leader died. So the later batches get the error of the first one,
-and the producer sends all of them again in order. (Apache Kafka's brokers have the same problem.)
+refused because too few replicas are in sync, because this node does not yet know that it leads, or
+because the disk is full, and the cause then disappears. The next batch follows a gap.
+OUT_OF_ORDER_SEQUENCE_NUMBER would be true but harmful: librdkafka then starts a new epoch and
+repeats all unacknowledged batches, also those that were appended before a leader died. So the later
+batches get the error of the first one, and the producer sends all of them again in order. (Apache
+Kafka's brokers have the same problem.)
 
 A batch is held back only while the producer can still fill the gap:
 
@@ -71,6 +72,15 @@ class RefusedProducers:
 
     def clear(self) -> None:
         self._refusals.clear()
+
+    def append_failed(
+        self, batch: bytearray | memoryview, error: KafkaError | OSError, producers: Producers
+    ) -> None:
+        """The log refused the batch with this error. Raises another if that explains it better."""
+        if isinstance(error, OSError):
+            self.add(batch, ErrorCode.KAFKA_STORAGE_ERROR)
+        elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.hold_back(batch, producers)
 
     def hold_back(self, batch: bytearray | memoryview, producers: Producers) -> None:
         """Raise the error of the refused batch if it can still fill the gap before this batch."""

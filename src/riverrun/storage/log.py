@@ -91,8 +91,6 @@ class Log:
         self.cleaned_to = Offset(0)
         """Where the part starts that was not compacted yet."""
         self.is_offline = False  # set when the disk fails or the log is deleted
-        self.refused_at = -1
-        """The end offset at which the disk refused the last write."""
         self._on_roll = on_roll
         self._on_write_error = on_write_error
         self._jitter = jitter
@@ -227,17 +225,7 @@ class Log:
         self, header: BatchHeader, batch: Buffer, origin: AppendOrigin
     ) -> Appended | None:
         """Check sequence and epoch; the original's offsets if the batch is a duplicate."""
-        try:
-            known = self.producers.check(header, batch, origin)
-        except KafkaError as error:
-            is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if not is_gap or self.refused_at != self.end_offset:
-                raise
-            # The batch before it found no space, and the producer sent this one before it got the
-            # error. After OUT_OF_ORDER_SEQUENCE_NUMBER, some producers start a new epoch and send
-            # batches again that still wait for acknowledgement elsewhere.
-            refused = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No space for the previous batch")
-            raise refused from error
+        known = self.producers.check(header, batch, origin)
         return None if known is None else duplicate_of(known)
 
     def _replay_producer(
@@ -252,12 +240,8 @@ class Log:
             segment.write(data)
         except OSError as error:
             self._flusher.write_failed(segment)
-            self._write_failed(error)
+            self._on_write_error(error)
             raise
-
-    def _write_failed(self, error: OSError) -> None:
-        self.refused_at = self.end_offset
-        self._on_write_error(error)
 
     # Rolling
 
@@ -269,7 +253,7 @@ class Log:
         try:
             segment = self.segments.roll(base_offset, now_ms, self.settings)
         except OSError as error:
-            self._write_failed(error)
+            self._on_write_error(error)
             raise
         self._snapshots.add(base_offset, self.producers)
         self._flusher.directory_changed()
@@ -305,7 +289,7 @@ class Log:
             self.report_damage(str(error), offset)
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         except OSError as error:
-            self._write_failed(error)
+            self._on_write_error(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def _check_online(self) -> None:

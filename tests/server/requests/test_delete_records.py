@@ -6,9 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, PartitionImage
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId
+from riverrun.model.invariants import InvariantViolation
 from riverrun.replication.partition import Partition
 from riverrun.server.requests.delete_records import handle
 from riverrun.storage.settings import LogSettings
@@ -38,7 +41,11 @@ class Runner:
         return self._has_room
 
 
-def delete(offset: int, *, has_room: bool) -> tuple[ErrorCode, int]:
+def _fail(_: int) -> None:
+    raise AssertionError("epochs went back")
+
+
+def delete(offset: int, *, has_room: bool, is_broken: bool = False) -> tuple[ErrorCode, int]:
     partition = Partition(Machine().load(LogSettings())[1], TOPIC_ID, ME, lambda _: None)
     partition.apply(
         PartitionImage(
@@ -52,6 +59,8 @@ def delete(offset: int, *, has_room: bool) -> tuple[ErrorCode, int]:
     )
     for value in (b"a", b"b", b"c"):
         partition.append(bytearray(batch(value)), acks=1, now_ms=NOW_MS)
+    if is_broken:
+        partition.log.epochs = cast(Any, SimpleNamespace(truncate_start=_fail))
     services = SimpleNamespace(replicas=Replicas(partition), log_manager=Runner(has_room=has_room))
     wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(
@@ -73,3 +82,8 @@ def test_failed_checkpoint_is_an_error() -> None:
 
 def test_offset_above_the_high_watermark_is_refused() -> None:
     assert delete(4, has_room=True) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+
+def test_assertion_that_fails_while_the_start_moves_stops_the_node() -> None:
+    with pytest.raises(InvariantViolation, match="epochs went back"):
+        delete(2, has_room=True, is_broken=True)

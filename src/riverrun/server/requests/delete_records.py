@@ -13,6 +13,7 @@ import asyncio
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
+from riverrun.model.invariants import state_change
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
@@ -124,8 +125,9 @@ def _delete(services: BrokerServices, topic: str, wanted: DeleteRecordsPartition
         target = log.high_watermark if wanted.offset == HIGH_WATERMARK else Offset(wanted.offset)
         if not 0 <= target <= log.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        log.delete_records_before(target)
-        partition.start_moved()
+        with state_change:
+            log.delete_records_before(target)
+            partition.start_moved()
     except KafkaError as error:
         refused = _Deletion(index, None, Offset(-1))
         refused.fail(error.code)

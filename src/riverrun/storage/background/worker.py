@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG: Final = 1
 PAUSE_SECONDS_MAX: Final = 1.0
 
 
-class Throttle:
+class WorkerThrottle:
     """Limits bytes per second. Returns whether the parent process still runs."""
 
     def __init__(self, parent: int, bytes_per_second_max: int) -> None:
@@ -51,7 +51,7 @@ class Throttle:
 
 
 def _results(
-    request: JobRequest, throttle: Throttle
+    request: JobRequest, throttle: WorkerThrottle
 ) -> Iterator[CompactionResult] | Iterator[ScrubResult]:
     if isinstance(request.task, ScrubTask):
         return scrub(OsFiles(), request.task, throttle)
@@ -61,7 +61,7 @@ def _results(
 def _run(request: JobRequest, parent: int) -> Exception | None:
     """Send the results. Returns the error that ended the job."""
     try:
-        for result in _results(request, Throttle(parent, request.bytes_per_second_max)):
+        for result in _results(request, WorkerThrottle(parent, request.bytes_per_second_max)):
             send(sys.stdout.buffer, result)
     except BrokenPipeError:
         raise  # the parent does not read any more

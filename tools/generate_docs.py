@@ -115,6 +115,9 @@ BEHAVIOUR = """\
   connection, as in Kafka; each is counted in `riverrun_connections_refused_total`.
 - Requests of one connection are handled in order, one at a time, as in Kafka. Only consecutive
   Produce requests overlap while they wait for their acknowledgement.
+- Any broker accepts requests for the controller (topics, partitions, settings, elections, features) and forwards them. It responds
+  when its own metadata has the change, so that the next request to the same broker sees it, but at most two seconds after the
+  controller. Other brokers may know it some milliseconds later.
 - Unknown tagged fields are skipped. Bytes after a request are ignored, as in Kafka (librdkafka 2.16
   sends three when it requests all topics), except for Produce and Fetch, where they close the
   connection.

@@ -114,8 +114,9 @@ def test_unknown_field_is_reported_with_its_line(tmp_path: Path) -> None:
     shown = problems(tmp_path, GOOD.replace("watermark =", "watermarks ="))
     assert shown == [
         "shop.toml:8: sources.orders.watermarks: is not a field; did you mean watermark?",
-        "  Remedy: use one of dead_letters, files, on_data_loss, registry_header, required, "
-        "rows_per_batch, schema, start, tombstones, topic, topics, values, watermark.",
+        "  Remedy: use one of dead_letters, files, message, on_data_loss, registry, "
+        "registry_header, registry_user_info, required, rows_per_batch, schema, schemas, start, "
+        "subject, tombstones, topic, topics, values, watermark.",
     ]
 
 

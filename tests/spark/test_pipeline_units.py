@@ -28,7 +28,7 @@ from riverrun.pipeline.run.status import (
     write_status,
 )
 from riverrun.pipeline.run.supervisor import partition_lags
-from riverrun.pipeline.sources.avro import avro_decoder, spark_schema
+from riverrun.pipeline.sources.avro import AvroReader, spark_schema
 from riverrun.pipeline.sources.bounded_reads import batch_ranges, data_loss_option
 from riverrun.pipeline.sources.json_schema import extend_schema, schema_of_variant
 from riverrun.pipeline.sources.schemas import PinnedSchema
@@ -40,6 +40,7 @@ from riverrun.pipeline.state.start_offsets import (
 )
 from riverrun.pipeline.state.versioned_file import LocalFiles
 from riverrun.pipeline.topics import Topics
+from riverrun.registry.errors import UndecodableValue
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -105,15 +106,15 @@ def test_undecodable_avro_value_has_a_reason() -> None:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(SCHEMA), value)
     data = stream.getvalue()
-    decode = avro_decoder(SCHEMA, False)
-    assert decode(data) == (value, None)
-    for broken in (data[:-3], data + b"x", b""):
-        found, reason = decode(broken)
-        assert found is None
-        assert reason is not None
-    with_header = avro_decoder(SCHEMA, True)
-    assert with_header(b"\0\0\0\0\7" + data) == (value, None)
-    assert with_header(data)[1] == "the value does not start with a schema registry header"
+    reader = AvroReader(SCHEMA)
+    assert reader.read(data) == value
+    for broken, reason in (
+        (data[:-3], "the value is truncated: it ends inside its Avro data of the schema"),
+        (data + b"x", "the value has extra bytes after its Avro data of the schema"),
+        (b"", "the value is truncated: it ends inside its Avro data of the schema"),
+    ):
+        with pytest.raises(UndecodableValue, match=reason):
+            reader.read(broken)
 
 
 def test_lag_is_the_difference_of_latest_and_end_offset() -> None:

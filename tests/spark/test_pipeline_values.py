@@ -19,15 +19,17 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from riverrun.pipeline.declaration.model import SqlTransform, TopicSource
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.sinks.row_counts import observed_count, with_count
-from riverrun.pipeline.sources.avro import avro_decoder, fit_to_column, spark_schema
+from riverrun.pipeline.sources.avro import AvroReader, spark_schema
+from riverrun.pipeline.sources.decoding import PlainDecoder, decode_all, fit_to_column
 from riverrun.pipeline.sources.json_schema import FIELDS_MAX, extend_schema, schema_of_variant
 from riverrun.pipeline.sources.parsing import (
     REASON,
-    declared_schema,
+    ValueSchema,
     infer_schema,
     parse_records,
     valid_rows,
 )
+from riverrun.pipeline.sources.schemas import declared_schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JSON = TopicSource(
@@ -41,7 +43,6 @@ JSON = TopicSource(
     start="earliest",
     on_data_loss="stop",
     rows_per_batch=None,
-    has_registry_header=False,
     watermark=None,
 )
 RAW = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
@@ -59,10 +60,9 @@ def encoded(schema: Any, value: Any) -> bytes:
 
 def rows(schema: Any, *data: bytes) -> list[tuple[Any, str | None]]:
     """Decode like a worker: (value, reason) for each record."""
-    decode = avro_decoder(schema, False)
-    pairs = [decode(one) for one in data]
+    values, found = decode_all(PlainDecoder(AvroReader(schema)), data)
     type_ = to_arrow_type(spark_schema(schema), timezone="UTC")
-    column, reasons = fit_to_column([value for value, _ in pairs], [why for _, why in pairs], type_)
+    column, reasons = fit_to_column(values, found, type_)
     return list(zip([row and row["x"] for row in column.to_pylist()], reasons, strict=True))
 
 
@@ -162,9 +162,8 @@ def test_only_complete_json_objects_are_rows(spark: SparkSession) -> None:
         '{"id": 1': False,
     }
     raw = spark.createDataFrame([(None, text.encode(), "t", 0, 0, None) for text in texts], RAW)
-    found = parse_records(raw, JSON, StructType([StructField("id", DoubleType())])).select(
-        "_raw_value", REASON
-    )
+    columns = StructType([StructField("id", DoubleType())])
+    found = parse_records(raw, JSON, ValueSchema(columns)).select("_raw_value", REASON)
     assert {bytes(row[0]).decode(): row[1] is None for row in found.collect()} == texts
 
 
@@ -172,7 +171,7 @@ def test_any_field_name_can_be_a_column(spark: SparkSession) -> None:
     raw = spark.createDataFrame([(None, b'{"a`b": 1, "c.d": 2}', "t", 0, 0, None)], RAW)
     schema = StructType([StructField("a`b", LongType()), StructField("c.d", LongType())])
     assert infer_schema(raw) == schema
-    (row,) = parse_records(raw, JSON, schema).collect()
+    (row,) = parse_records(raw, JSON, ValueSchema(schema)).collect()
     assert (row["a`b"], row["c.d"], row[REASON]) == (1, 2, None)
 
 
@@ -182,7 +181,7 @@ def test_reserved_and_duplicate_fields_are_ignored(spark: SparkSession) -> None:
     schema = infer_schema(raw)
     assert schema is not None
     assert [field.name.lower() for field in schema.fields] == ["id", "in"]
-    (row,) = parse_records(raw, JSON, schema).collect()
+    (row,) = parse_records(raw, JSON, ValueSchema(schema)).collect()
     assert (row["_offset"], row[REASON]) == (7, None)
 
 
@@ -211,7 +210,7 @@ def test_integers_beyond_64_bits_keep_all_digits(spark: SparkSession) -> None:
     raw = spark.createDataFrame(records, RAW)
     schema = infer_schema(raw)
     assert schema is not None
-    found = parse_records(raw, JSON, schema).collect()
+    found = parse_records(raw, JSON, ValueSchema(schema)).collect()
     assert sorted(int(row["id"]) for row in found) == [5, 2**64 + 1]
     decimal = schema_of_variant("OBJECT<a: DECIMAL(20,0), b: DECIMAL(18,0), c: DECIMAL(3,1)>")
     assert decimal is not None

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from riverrun.registry.address import RegistryAddress
+from riverrun.registry.schema import RegisteredSchema
+
 TABLE_FORMATS = ("delta", "iceberg", "parquet")
-VALUES = ("json", "avro", "raw")
+VALUES = ("json", "avro", "protobuf", "raw")
 FILE_FORMATS = ("json", "csv", "parquet", "text")
 TOMBSTONES = ("dead-letter", "keep", "drop")
 LATEST = "latest"
@@ -26,6 +29,16 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaIds:
+    """Resolves the schema ids that values start with: by a registry, or by declared schemas."""
+
+    registry: RegistryAddress | None = None
+    subject: str = ""
+    """The subject whose latest version is the reader's schema, if none is declared."""
+    declared: tuple[tuple[int, RegisteredSchema], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
     """Records of topics. Rows have the fields of the value and ``_key``, ``_topic``,
     ``_partition``, ``_offset``, ``_timestamp``.
@@ -35,7 +48,8 @@ class TopicSource:
     topics: tuple[str, ...]
     values: str
     schema: str
-    """Spark DDL for JSON, the schema as JSON for Avro, ``infer``, or empty for raw values."""
+    """Spark DDL or ``infer`` for JSON, the text of the reader's schema for Avro and Protobuf. Empty
+    for raw values, and if the reader's schema is that of ``reader`` or of the registry."""
     required: tuple[str, ...]
     tombstones: str
     dead_letters: str
@@ -43,8 +57,19 @@ class TopicSource:
     on_data_loss: str
     """Reaction to records that retention deleted before they were read."""
     rows_per_batch: int | None
-    has_registry_header: bool
     watermark: Watermark | None
+    reader: RegisteredSchema | None = None
+    """The declared schema that Avro, Protobuf and JSON Schema values are resolved to."""
+    message: str | None = None
+    """Protobuf: the name of the message; None for the first one of the schema."""
+    schema_ids: SchemaIds | None = None
+    """None if values do not start with a schema id."""
+
+    @property
+    def follows_registry(self) -> bool:
+        """Whether the latest version of the subject is the reader's schema."""
+        has_registry = self.schema_ids is not None and self.schema_ids.registry is not None
+        return has_registry and not self.schema and self.reader is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +38,7 @@ from riverrun.pipeline.declaration.sql_text import (
     declared_columns,
     identifiers_in,
 )
+from riverrun.pipeline.declaration.value_schema import check_columns, read_value_schema
 from riverrun.pipeline.errors import DeclarationError
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
@@ -120,7 +120,7 @@ def _check_client(head: Section, client: Mapping[str, str]) -> None:
             head.report("client", f"{name} cannot be set here", OUR_SETTINGS[name])
         elif find_spec("pyspark") is not None:
             remedy = "see the settings of Kafka's consumers and producers"
-            _check_text(head, "client", partial(_check_setting, name, value), remedy)
+            head.check("client", partial(_check_setting, name, value), remedy)
 
 
 def _check_setting(name: str, value: str) -> None:
@@ -139,7 +139,7 @@ def _source(section: Section, name: str, folder: Path) -> Source:
         schema = section.text("schema", "value STRING" if format_ == "text" else "")
         if not schema:
             section.report("schema", "files need a schema", 'add schema = "id BIGINT, name STRING"')
-        _check_columns(section, schema)
+        check_columns(section, schema)
         file_source = FileSource(
             name=name,
             path=_resolved_path(folder, section.text("files")),
@@ -156,71 +156,27 @@ def _source(section: Section, name: str, folder: Path) -> Source:
     if not topics:
         section.report("topic", "there is no topic to read", 'add topic = "clicks"')
     values = section.choice("values", VALUES, "json")
-    schema = _schema(section, values, folder)
+    described = read_value_schema(section, values, folder, topics)
     source = TopicSource(
         name=name,
         topics=topics,
         values=values,
-        schema=schema,
+        schema=described.text,
         required=section.texts("required"),
         tombstones=section.choice("tombstones", TOMBSTONES, "dead-letter"),
         dead_letters=section.text("dead_letters", f"{topics[0] if topics else name}.dead-letters"),
         start=section.choice("start", STARTS, "earliest"),
         on_data_loss=section.choice("on_data_loss", ON_DATA_LOSS, STOP),
         rows_per_batch=section.number("rows_per_batch", at_least=1),
-        has_registry_header=section.flag("registry_header"),
         watermark=watermark,
+        reader=described.reader,
+        message=described.message,
+        schema_ids=described.ids,
     )
     if source.dead_letters in topics:
         section.report("dead_letters", "is also a source topic", "choose another topic")
     section.finish()
     return source
-
-
-def _schema(section: Section, values: str, folder: Path) -> str:
-    if values == "raw":
-        return section.text("schema", "")
-    if values == "json":
-        declared = section.text("schema", INFER)
-        if declared != INFER:
-            _check_columns(section, declared)
-        return declared
-    schema = section.text("schema", "")
-    remedy = "set schema to the JSON of the schema, or schema_file to the path of an .avsc file"
-    file = section.optional("schema_file")
-    if file is not None:
-        try:
-            schema = (folder / file).read_text()
-        except OSError as error:
-            section.report("schema_file", f"{file}: {error.strerror}", remedy)
-            return ""
-    try:
-        declared_avro = json.loads(schema)
-    except ValueError:
-        section.report("schema", "Avro values need a schema in JSON", remedy)
-        return schema
-    field = "schema" if file is None else "schema_file"
-    _check_text(section, field, lambda: _check_avro(declared_avro), remedy)
-    return schema
-
-
-def _check_columns(section: Section, ddl: str) -> None:
-    remedy = 'write schema = "id BIGINT, name STRING"'
-    _check_text(section, "schema", lambda: declared_columns(ddl), remedy)
-
-
-def _check_avro(schema: object) -> None:
-    if find_spec("pyspark") is not None:  # without Spark the pipeline cannot run anyway
-        from riverrun.pipeline.sources.avro import spark_schema
-
-        spark_schema(schema)
-
-
-def _check_text(section: Section, field: str, check: Callable[[], object], remedy: str) -> None:
-    try:
-        check()
-    except ValueError as error:
-        section.report(field, str(error), remedy)
 
 
 def _watermark(section: Section) -> Watermark | None:
@@ -261,7 +217,7 @@ def _transform(section: Section, name: str, folder: Path, known: list[str]) -> T
         sql = section.text("sql")
         found = tuple(word for word in identifiers_in(sql) if word in others)
         if sql:
-            _check_text(section, "sql", lambda: check_query(sql), "write a query in Spark SQL")
+            section.check("sql", lambda: check_query(sql), "write a query in Spark SQL")
         if not given and not found:
             section.report("sql", "uses no source or transform", f"use one of {', '.join(others)}")
         transform = SqlTransform(name=name, sql=sql, inputs=given or found)
@@ -417,7 +373,7 @@ def _declared(source: Source) -> list[str] | None:
                 return declared_columns(source.schema)
             case TopicSource(values="raw"):
                 return ["key", "value", *ORIGIN]
-            case TopicSource(values="json") if source.schema != INFER:
+            case TopicSource(values="json") if source.schema not in ("", INFER):
                 return [*declared_columns(source.schema), "_key", *ORIGIN]
             case _:
                 return None

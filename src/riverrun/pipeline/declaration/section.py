@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from riverrun.pipeline.declaration.document import Document
 from riverrun.pipeline.errors import Problem
@@ -127,6 +127,13 @@ class Section:
         if name not in known:
             text = f"no source or transform is named {name}{_suggestion(name, known)}"
             self.report(field, text, f"use one of {', '.join(known) or 'none'}")
+
+    def check(self, field: str, check: Callable[[], object], remedy: str) -> None:
+        """Report the ValueError that a check raises."""
+        try:
+            check()
+        except ValueError as error:
+            self.report(field, str(error), remedy)
 
     def ignore(self, field: str, *, allowed: Sequence[str], remedy: str) -> None:
         value = self._take(field)

@@ -43,7 +43,6 @@ def tables_pipeline(
             start="earliest",
             on_data_loss=STOP,
             rows_per_batch=None,
-            has_registry_header=False,
             watermark=None,
         )
         sinks[name] = TableSink(

@@ -1,4 +1,4 @@
-"""Avro values: converts their schema to Spark's, and decodes them or returns a reason.
+"""Avro values: converts their schema to Spark's, and resolves them to the reader's schema.
 
 Dates, timestamps and decimals become columns of these types. Any other logical type (uuid, time of
 day, local timestamp) becomes its underlying type, as Avro's specification requires.
@@ -6,13 +6,9 @@ day, local timestamp) becomes its underlying type, as Avro's specification requi
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import fastavro
-import pyarrow as pa
-from fastavro.schema import SchemaParseException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,8 +27,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-REGISTRY_HEADER_BYTES = 5
-"""A zero byte and the four-byte id of the schema, which schema registries put before each value."""
+from riverrun.registry.avro import AvroSchema, decode_avro, normalized, prepared, self_contained
+from riverrun.registry.avro_resolution import resolvable_writer, with_native_defaults
+from riverrun.registry.errors import UndecodableValue, UnusableSchema
+from riverrun.registry.framing import HEADER_BYTES
+from riverrun.registry.schema import RegisteredSchema
 
 _PLAIN: Mapping[str, DataType] = {
     "boolean": BooleanType(),
@@ -50,26 +49,21 @@ _PLAIN: Mapping[str, DataType] = {
 _LOGICAL = ("timestamp-millis", "timestamp-micros", "date", "decimal")
 DECIMAL_DIGITS_MAX = 38
 
-Decode = Callable[[bytes], tuple[dict[str, Any] | None, str | None]]
 
-
-def spark_schema(schema: Any) -> StructType:
+def spark_schema(schema: AvroSchema) -> StructType:
     """Convert a record schema. Raises ValueError for any other schema."""
-    found = _type_of(_parsed(schema), {})
+    found = _type_of(column_schema(schema), {})
     if not isinstance(found, StructType):
         raise ValueError("the schema of a topic's values must be a record")
     return found
 
 
-def _parsed(schema: Any) -> Any:
-    """Parse a schema: resolve the names of types, and drop logical types that we do not support."""
-    try:
-        return fastavro.parse_schema(_without_logical(schema))
-    except (SchemaParseException, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"invalid Avro schema: {error}") from error
+def column_schema(schema: AvroSchema) -> AvroSchema:
+    """The normalized schema without the logical types that have no column type."""
+    return normalized(_without_logical(schema))
 
 
-def _without_logical(schema: Any) -> Any:
+def _without_logical(schema: AvroSchema) -> AvroSchema:
     if isinstance(schema, list):
         return [_without_logical(part) for part in schema]
     if not isinstance(schema, dict):
@@ -81,55 +75,40 @@ def _without_logical(schema: Any) -> Any:
     }
 
 
-def fit_to_column(
-    values: Sequence[dict[str, Any] | None], reasons: Sequence[str | None], type_: pa.DataType
-) -> tuple[pa.Array, list[str | None]]:
-    """The values as a column, and a reason for each value that is not in it.
+class AvroReader:
+    """Decodes values of one writer's schema as rows of the reader's schema.
 
-    A value may be valid Avro and still not fit, such as an ``int`` of more than 32 bits.
+    :param writer: the schema of the writer; None if values are written with the reader's schema.
+    :param what: the name of the writer's schema in reasons.
+
+    Raises ValueError if the writer's schema is invalid, and UnusableSchema if its values cannot be
+    resolved.
     """
-    try:
-        return pa.array(values, type_), list(reasons)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        pass  # find the values that do not fit one by one
-    kept: list[dict[str, Any] | None] = []
-    all_reasons: list[str | None] = []
-    for value, reason in zip(values, reasons, strict=True):
-        misfit = None if value is None else _misfit(value, type_)
-        kept.append(None if misfit else value)
-        all_reasons.append(misfit or reason)
-    return pa.array(kept, type_), all_reasons
 
-
-def _misfit(value: dict[str, Any], type_: pa.DataType) -> str | None:
-    try:
-        pa.array([value], type_)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        return f"the value does not fit its column: {error}"
-    return None
-
-
-def avro_decoder(schema: Any, has_registry_header: bool) -> Decode:
-    known = _parsed(schema)
-    start = REGISTRY_HEADER_BYTES if has_registry_header else 0
-
-    def decode(data: bytes) -> tuple[dict[str, Any] | None, str | None]:
-        if has_registry_header and data[:1] != b"\0":
-            return None, "the value does not start with a schema registry header"
-        stream = io.BytesIO(data[start:])
+    def __init__(
+        self, reader: AvroSchema, writer: RegisteredSchema | None = None, what: str = "the schema"
+    ) -> None:
+        self._what = what
+        self._start = 0 if writer is None else HEADER_BYTES
+        own = column_schema(reader)
+        self._reader = with_native_defaults(prepared(own))
+        written = own if writer is None else column_schema(self_contained(writer))
         try:
-            value = fastavro.schemaless_reader(stream, known, known)
-        except (ValueError, EOFError, IndexError, OverflowError, KeyError, TypeError) as error:
-            return None, f"the value does not match the Avro schema: {error!r}"
-        if stream.tell() != len(data) - start:
-            return None, "the value has extra bytes after its Avro data"
-        assert isinstance(value, dict), "the schema is a record"
-        return value, None
+            self._writer = prepared(resolvable_writer(written, own))
+        except UnusableSchema as error:
+            text = f"{what} is incompatible with the reader's schema: {error}"
+            raise UnusableSchema(text) from None
 
-    return decode
+    def read(self, data: bytes) -> dict[str, Any]:
+        """Raises UndecodableValue."""
+        row = decode_avro(data, self._start, self._writer, self._reader, self._what)
+        if not isinstance(row, dict):
+            # A branch of a union at the top of the writer's schema.
+            raise UndecodableValue(f"the value of {self._what} is not a record")
+        return row
 
 
-def _type_of(schema: Any, named: dict[str, DataType]) -> DataType:
+def _type_of(schema: AvroSchema, named: dict[str, DataType]) -> DataType:
     if isinstance(schema, list):
         kinds = [part for part in schema if part != "null"]
         if len(kinds) != 1:
@@ -139,13 +118,32 @@ def _type_of(schema: Any, named: dict[str, DataType]) -> DataType:
         if schema in named:
             return named[schema]
         if schema not in _PLAIN:
-            raise ValueError(f"unknown Avro type {schema!r}")
+            raise ValueError(f"the type {schema!r} contains itself, which has no column type")
         return _PLAIN[schema]
     return _described(schema, named)
 
 
 def _described(schema: Mapping[str, Any], named: dict[str, DataType]) -> DataType:
     kind, logical = schema["type"], schema.get("logicalType")
+    found = _logical_type(schema, logical)
+    if found is None:
+        match kind:
+            case "record":
+                found = StructType(
+                    [StructField(f["name"], _type_of(f["type"], named)) for f in schema["fields"]]
+                )
+            case "array":
+                found = ArrayType(_type_of(schema["items"], named))
+            case "map":
+                found = MapType(StringType(), _type_of(schema["values"], named))
+            case _:
+                found = _type_of(kind, named)
+    if "name" in schema:
+        named[schema["name"]] = found
+    return found
+
+
+def _logical_type(schema: Mapping[str, Any], logical: str | None) -> DataType | None:
     if logical in ("timestamp-millis", "timestamp-micros"):
         return TimestampType()
     if logical == "date":
@@ -154,19 +152,4 @@ def _described(schema: Mapping[str, Any], named: dict[str, DataType]) -> DataTyp
         if schema["precision"] > DECIMAL_DIGITS_MAX:
             raise ValueError(f"a decimal has at most {DECIMAL_DIGITS_MAX} digits: {schema}")
         return DecimalType(schema["precision"], schema.get("scale", 0))
-    match kind:
-        case "record":
-            found = StructType(
-                [StructField(f["name"], _type_of(f["type"], named)) for f in schema["fields"]]
-            )
-            named[schema["name"]] = found
-            return found
-        case "array":
-            return ArrayType(_type_of(schema["items"], named))
-        case "map":
-            return MapType(StringType(), _type_of(schema["values"], named))
-        case _:
-            found_type = _type_of(kind, named)
-            if "name" in schema:
-                named[schema["name"]] = found_type
-            return found_type
+    return None

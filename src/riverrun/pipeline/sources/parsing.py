@@ -6,28 +6,36 @@ have the columns ``key`` and ``value``; others have the fields of their value an
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from riverrun.pipeline.declaration.model import TopicSource
 from riverrun.pipeline.declaration.sql_text import ORIGIN
-from riverrun.pipeline.sources.avro import avro_decoder, fit_to_column, spark_schema
+from riverrun.pipeline.sources.decoding import DecodeBatches, Decoding
 from riverrun.pipeline.sources.json_schema import extend_schema, schema_of_variant
+from riverrun.registry.framing import HEADER_BYTES
 
 REASON = "_reason"
-_CORRUPT = "_not_json"
+_CORRUPT = "_not_decoded"
+_NOT_JSON = "_not_json"
 _VALUE = "_value"
-RESERVED = (REASON, *ORIGIN, "_key", "_raw_key", "_raw_value", _CORRUPT, _VALUE)
+_TEXT = "_text"
+RESERVED = (REASON, *ORIGIN, "_key", "_raw_key", "_raw_value", _CORRUPT, _NOT_JSON, _VALUE, _TEXT)
 
 
-def parse_records(raw: DataFrame, source: TopicSource, schema: StructType | None) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class ValueSchema:
+    """The columns of a source's values, and how the values are decoded."""
+
+    columns: StructType
+    decoding: Decoding | None = None
+    """None if Spark parses the values."""
+
+
+def parse_records(raw: DataFrame, source: TopicSource, schema: ValueSchema | None) -> DataFrame:
     """Rows with ``_reason``, and ``_raw_key`` and ``_raw_value`` for the dead letters."""
     origin = [
         F.col("topic").alias("_topic"),
@@ -43,21 +51,37 @@ def parse_records(raw: DataFrame, source: TopicSource, schema: StructType | None
         F.col("value").alias("_raw_value"),
         F.col("key").cast("string").alias("_key"),
     ]
+    rows = raw.select(*kept, *origin)
     if source.values == "json":
-        known = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        value = F.from_json(F.col("value").cast("string"), known, options)
-        rows = raw.select(*kept, *origin, value.alias(_VALUE))
-        is_broken = F.col(f"{_VALUE}.{_CORRUPT}").isNotNull() | ~_is_one_value()
-        broken = F.when(is_broken, F.lit(_misfit(schema)))
+        rows, broken = _json_rows(rows, schema)
     else:
-        rows = _avro_rows(raw.select(*kept, *origin), source, schema)
+        assert schema.decoding is not None, "Spark parses only JSON"
+        rows = _decoded_rows(rows, schema.decoding, schema.columns)
         broken = F.when(F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT))
     if source.tombstones == "drop":
         rows = rows.filter(F.col("_raw_value").isNotNull())
     reason = _null_reason(source).otherwise(_missing(source, broken))
-    fields = [_field(field.name).alias(field.name) for field in schema.fields]
+    fields = [_field(field.name).alias(field.name) for field in schema.columns.fields]
     return rows.select(*fields, "_raw_key", "_raw_value", "_key", *ORIGIN, reason.alias(REASON))
+
+
+def _json_rows(rows: DataFrame, schema: ValueSchema) -> tuple[DataFrame, Column]:
+    """The rows with their parsed value, and a column with the reasons.
+
+    With a header, Python workers check the value and remove the header. Spark parses the rest.
+    """
+    text = F.col("_raw_value").cast("string")
+    if schema.decoding is not None:
+        rows = _decoded_rows(rows, schema.decoding, BinaryType()).withColumnRenamed(_VALUE, _TEXT)
+        text = F.col(_TEXT).cast("string")
+    known = StructType([*schema.columns.fields, StructField(_NOT_JSON, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _NOT_JSON}
+    rows = rows.withColumn(_VALUE, F.from_json(text, known, options))
+    is_broken = F.col(f"{_VALUE}.{_NOT_JSON}").isNotNull() | ~_is_one_value(text)
+    misfit = F.lit(_misfit(schema.columns))
+    if schema.decoding is None:
+        return rows, F.when(is_broken, misfit)
+    return rows, F.when(F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT)).when(is_broken, misfit)
 
 
 def valid_rows(rows: DataFrame) -> DataFrame:
@@ -70,14 +94,14 @@ def _field(name: str) -> Column:
     return F.col(f"{_VALUE}.`{quoted}`")
 
 
-def _is_one_value() -> Column:
+def _is_one_value(text: Column) -> Column:
     """Whether the text is exactly one JSON value.
 
     Spark stops after the first value of a text, and accepts an empty text. Inside a list both
     change the number of elements.
     """
-    text = F.concat(F.lit("["), F.col("_raw_value").cast("string"), F.lit(",{}]"))
-    return F.coalesce(F.size(F.from_json(text, "array<struct<>>")) == 2, F.lit(False))
+    listed = F.concat(F.lit("["), text, F.lit(",{}]"))
+    return F.coalesce(F.size(F.from_json(listed, "array<struct<>>")) == 2, F.lit(False))
 
 
 def _null_reason(source: TopicSource) -> Column:
@@ -99,56 +123,27 @@ def _misfit(schema: StructType) -> str:
     return f"the value is not JSON with these fields: {fields}"
 
 
-def infer_schema(raw: DataFrame) -> StructType | None:
-    """The common schema of all values that are JSON objects; None if there are none.
-
-    Fields with the names of our own columns are ignored.
-    """
-    variant = F.try_parse_json(F.col("value").cast("string"))
+def infer_schema(raw: DataFrame, *, has_header: bool = False) -> StructType | None:
+    """The common schema of all values that are JSON objects; None if there are none."""
+    text = F.expr(f"substring(value, {HEADER_BYTES + 1})") if has_header else F.col("value")
+    variant = F.try_parse_json(text.cast("string"))
     objects = raw.select(variant.alias("v")).filter(
         F.schema_of_variant("v").startswith("OBJECT")  # other values are not rows
     )
-    text = objects.agg(F.schema_of_variant_agg("v").alias("s")).collect()[0]["s"]
-    found = None if text is None else schema_of_variant(text)
-    if found is None:
-        return None
+    described = objects.agg(F.schema_of_variant_agg("v").alias("s")).collect()[0]["s"]
+    found = None if described is None else schema_of_variant(described)
+    return None if found is None else usable_columns(found)
+
+
+def usable_columns(found: StructType) -> StructType:
+    """The columns without those that have the names of our own columns or differ only in case."""
     usable = [field for field in found.fields if field.name.lower() not in RESERVED]
     return extend_schema(StructType(), StructType(usable))
 
 
-def declared_schema(source: TopicSource) -> StructType:
-    """The schema in the declaration."""
-    if source.values == "avro":
-        return spark_schema(json.loads(source.schema))
-    declared = StructType.fromDDL(source.schema)
-    assert isinstance(declared, StructType), "a list of columns is a struct"
-    return declared
-
-
-def _avro_rows(raw: DataFrame, source: TopicSource, schema: StructType) -> DataFrame:
-    """Decode with fastavro in Python workers, because Spark's Avro functions need a jar."""
+def _decoded_rows(raw: DataFrame, decoding: Decoding, value: DataType) -> DataFrame:
+    """Decode in Python workers, because Spark's functions for this need jars."""
     out = StructType(
-        [*raw.schema.fields, StructField(_VALUE, schema), StructField(_CORRUPT, StringType())]
+        [*raw.schema.fields, StructField(_VALUE, value), StructField(_CORRUPT, StringType())]
     )
-    return raw.mapInArrow(_avro_mapper(source.schema, source.has_registry_header, out), out)
-
-
-def _avro_mapper(
-    text: str, has_header: bool, out: StructType
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    arrow = to_arrow_schema(out, timezone="UTC")
-
-    def mapper(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decode = avro_decoder(json.loads(text), has_header)
-        for batch in batches:
-            values: list[dict[str, Any] | None] = []
-            reasons: list[str | None] = []
-            for data in batch.column(batch.schema.get_field_index("_raw_value")).to_pylist():
-                value, reason = (None, None) if data is None else decode(data)
-                values.append(value)
-                reasons.append(reason)
-            column, reasons = fit_to_column(values, reasons, arrow.field(_VALUE).type)
-            arrays = [*batch.columns, column, pa.array(reasons, pa.string())]
-            yield pa.RecordBatch.from_arrays(arrays, names=arrow.names)
-
-    return mapper
+    return raw.mapInArrow(DecodeBatches(decoding, "_raw_value", out), out)

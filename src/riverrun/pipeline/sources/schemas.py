@@ -1,4 +1,4 @@
-"""The schemas of a query's topic sources: declared, or inferred once and pinned."""
+"""The schemas of a query's topic sources: declared, inferred and pinned, or of a registry."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from riverrun.pipeline.declaration.model import INFER, TopicSource
+from riverrun.pipeline.declaration.value_schema import FORMATS
+from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.sources.bounded_reads import sample_records
+from riverrun.pipeline.sources.decoding import Decoding
 from riverrun.pipeline.sources.json_schema import extend_schema
-from riverrun.pipeline.sources.parsing import declared_schema, infer_schema
+from riverrun.pipeline.sources.parsing import ValueSchema, infer_schema, usable_columns
+from riverrun.pipeline.sources.reader_schema import reader_columns
 from riverrun.pipeline.state.versioned_file import TextFiles, VersionedText
+from riverrun.registry.client import RegistryClient
+from riverrun.registry.errors import UnusableSchema
+from riverrun.registry.framing import SchemaId
+from riverrun.registry.schema import RegisteredSchema
 
 
 class NoRecordsYet(Exception):
@@ -42,14 +50,49 @@ class PinnedSchema:
         return _parse(self._text.update(extended))
 
 
+class FollowedSubject:
+    """The latest version of a subject in a registry, as the reader's schema of a source."""
+
+    def __init__(self, source: TopicSource) -> None:
+        assert source.schema_ids is not None, "only values with a schema id have a registry"
+        assert source.schema_ids.registry is not None, "declared schemas are not followed"
+        self._source = source
+        self._ids = source.schema_ids
+        self._client = RegistryClient(source.schema_ids.registry)
+        self._latest: tuple[SchemaId, ValueSchema] | None = None
+
+    def load(self) -> ValueSchema:
+        """Ask the registry. Raises CannotContinue, UnknownSubject and RegistryUnavailable."""
+        try:
+            found = self._client.latest(self._ids.subject)
+            if self._latest is None or self._latest[0] != found.id:
+                self._latest = found.id, self._schema_of(found.schema)
+        except (UnusableSchema, ValueError) as error:
+            raise CannotContinue(
+                f"sources.{self._source.name}: the latest version of subject {self._ids.subject} "
+                f"cannot be the reader's schema: {error}. Declare schema or schema_file"
+            ) from None
+        return self._latest[1]
+
+    def _schema_of(self, reader: RegisteredSchema) -> ValueSchema:
+        wanted = FORMATS[self._source.values]
+        if reader.format is not wanted:
+            raise ValueError(f"it is a schema of {reader.format}, not of {wanted}")
+        return _reader_schema(self._source, reader)
+
+
 class SourceSchemas:
-    """Schemas by source. Those of inferred JSON sources grow with each batch."""
+    """Schemas by source. They grow with each batch if they are inferred or follow a registry."""
 
     def __init__(
-        self, schemas: Mapping[str, StructType], pinned: Mapping[str, PinnedSchema]
+        self,
+        schemas: Mapping[str, ValueSchema],
+        pinned: Mapping[str, PinnedSchema],
+        followed: Mapping[str, FollowedSubject],
     ) -> None:
         self._schemas = dict(schemas)
         self._pinned = pinned
+        self._followed = followed
 
     @classmethod
     def find(
@@ -60,42 +103,82 @@ class SourceSchemas:
         options: Mapping[str, str],
     ) -> SourceSchemas:
         """Raises NoRecordsYet if a schema must be inferred and there is no JSON object yet."""
-        schemas: dict[str, StructType] = {}
+        schemas: dict[str, ValueSchema] = {}
+        followed = {
+            source.name: FollowedSubject(source) for source in sources if source.follows_registry
+        }
         for source in sources:
             if source.values == "raw":
                 continue
-            if source.schema != INFER:
+            if source.follows_registry:
+                schemas[source.name] = followed[source.name].load()
+            elif source.schema != INFER:
                 schemas[source.name] = declared_schema(source)
             else:
                 schema = pinned[source.name].load()
                 if schema is None:
                     sampled = _sampled_schema(spark, source, options)
                     schema = pinned[source.name].extend(sampled)
-                schemas[source.name] = schema
-        return cls(schemas, pinned)
+                schemas[source.name] = ValueSchema(schema, _json_decoding(source))
+        return cls(schemas, pinned, followed)
 
-    def get(self, source: TopicSource) -> StructType | None:
+    def get(self, source: TopicSource) -> ValueSchema | None:
         """None for raw values."""
         return self._schemas.get(source.name)
 
     def add_new_fields(self, source: TopicSource, records: DataFrame) -> None:
-        """Add fields that appear in these records, if the schema of the source is inferred."""
+        """Add fields that appear in these records, if the schema is inferred or followed.
+
+        A producer registers a schema before it writes values with it. So the latest version has
+        the fields of all records that can be read now.
+        """
+        if source.follows_registry:
+            self._schemas[source.name] = self._followed[source.name].load()
         if source.schema != INFER or source.values != "json":
             return
-        found = infer_schema(records)
+        found = infer_schema(records, has_header=source.schema_ids is not None)
         if found is None:
             return
-        known = self._schemas[source.name]
+        known = self._schemas[source.name].columns
         extended = extend_schema(known, found)
         if extended != known:
-            self._schemas[source.name] = self._pinned[source.name].extend(extended)
+            stored = self._pinned[source.name].extend(extended)
+            self._schemas[source.name] = ValueSchema(stored, _json_decoding(source))
+
+
+def declared_schema(source: TopicSource) -> ValueSchema:
+    """The schema in the declaration."""
+    if source.reader is not None:
+        return _reader_schema(source, source.reader)
+    declared = StructType.fromDDL(source.schema)
+    assert isinstance(declared, StructType), "a list of columns is a struct"
+    return ValueSchema(declared, _json_decoding(source))
+
+
+def _reader_schema(source: TopicSource, reader: RegisteredSchema) -> ValueSchema:
+    """Raises ValueError if the reader's schema has no columns."""
+    columns = reader_columns(reader, source.message)
+    if source.values == "json":
+        return ValueSchema(usable_columns(columns), _json_decoding(source))
+    decoding = Decoding(
+        values=source.values, reader=reader, message=source.message, ids=source.schema_ids
+    )
+    return ValueSchema(columns, decoding)
+
+
+def _json_decoding(source: TopicSource) -> Decoding | None:
+    """JSON needs Python workers only to check it against the schema of its header."""
+    if source.schema_ids is None:
+        return None
+    return Decoding(values=source.values, reader=None, message=None, ids=source.schema_ids)
 
 
 def _sampled_schema(
     spark: SparkSession, source: TopicSource, options: Mapping[str, str]
 ) -> StructType:
     records = sample_records(spark, source, options)
-    schema = None if records is None else infer_schema(records)
+    has_header = source.schema_ids is not None
+    schema = None if records is None else infer_schema(records, has_header=has_header)
     if schema is None:
         raise NoRecordsYet(
             f"sources.{source.name}: no JSON object in {', '.join(source.topics)} yet to infer "

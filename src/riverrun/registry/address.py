@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 USER_INFO_VARIABLE: Final = "RIVERRUN_REGISTRY_USER_INFO"
-_USER_INFO = re.compile(r"//.*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def parse_registry(text: str, user_info: str | None = None) -> RegistryAddress:
 
 
 def _parse_url(text: str) -> tuple[str, str | None]:
-    shown = _USER_INFO.sub("//", text)
+    shown = text.rpartition("@")[2]
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -65,8 +63,8 @@ def _parse_url(text: str) -> tuple[str, str | None]:
     if parts.query or parts.fragment:
         raise ValueError(f"{shown!r} has a query or a fragment")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place = host if port is None else f"{host}:{port}"
-    url = urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
+    authority = host if port is None else f"{host}:{port}"
+    url = urlunsplit((parts.scheme, authority, parts.path.rstrip("/"), "", ""))
     if parts.username is None:
         return url, None
     return url, f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -118,7 +118,9 @@ def decode_avro(
     try:
         value = fastavro.schemaless_reader(stream, writer, reader)
     except (EOFError, IndexError) as error:
-        if isinstance(error, EOFError) or stream.tell() == len(data):
+        # A number continues in the next byte as long as its bytes have the highest bit.
+        is_cut = stream.tell() == len(data) and data[-1] >= 0x80
+        if isinstance(error, EOFError) or is_cut:
             text = f"the value is truncated: it ends inside its Avro data of {what}"
         else:  # a union or an enum has no such index
             text = f"the value does not match {what}: {error!r}"

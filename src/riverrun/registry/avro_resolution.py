@@ -102,9 +102,9 @@ class _Alignment:
             for branch in branches:
                 written, read = self._definition(writer, branch)
                 kind, wanted = _kind(written), _kind(read)
-                if kind == wanted and (_is_same_name(written, read) or not is_exact):
-                    return branch
-                if not is_exact and wanted in _PROMOTIONS.get(kind, ()):
+                is_same = kind == wanted and _is_same_name(written, read)
+                is_promoted = wanted in _PROMOTIONS.get(kind, ())
+                if is_same if is_exact else is_promoted:
                     return branch
         return None
 

@@ -107,9 +107,9 @@ class RegistryClient:
         """
         try:
             found = self._get(f"{path}?format=serialized", attempts_max=1)
-            return base64.b64decode(str(found.get("schema", "")), validate=True)
-        except (RegistryUnavailable, NotRegistered, binascii.Error, ValueError):
+        except (RegistryUnavailable, NotRegistered):
             return None
+        return _descriptor_of(str(found.get("schema", "")))
 
     def reference(self, subject: str, version: int) -> tuple[str, Mapping[str, Any]]:
         """A version of a subject, and its path. It may be deleted, but others still refer to it."""
@@ -124,6 +124,8 @@ class RegistryClient:
             attempt += 1
             try:
                 return self._request(url + path)
+            except RegistryUnavailable:
+                raise
             except urllib.error.HTTPError as error:
                 if error.code not in _RETRIABLE or attempt >= attempts_max:
                     raise self._unavailable(_status_text(error)) from None
@@ -182,8 +184,9 @@ class _ReferenceResolver:
         if depth > REFERENCE_DEPTH_MAX:
             raise UnusableSchema(f"{self._what} has references in a circle, or too deep")
         references = tuple(self._reference(one, depth) for one in found.get("references") or ())
-        is_protobuf = format_ is SchemaFormat.PROTOBUF
-        descriptor = self._client.serialized(path) if is_protobuf else None
+        descriptor = None
+        if format_ is SchemaFormat.PROTOBUF:
+            descriptor = _descriptor_of(text) or self._client.serialized(path)
         return RegisteredSchema(format_, text, references, descriptor)
 
     def _reference(self, found: Any, depth: int) -> NamedReference:
@@ -203,6 +206,17 @@ class _ReferenceResolver:
                 ) from None
             self._known[place] = self.resolve(path, schema, depth + 1)
         return NamedReference(name, self._known[place])
+
+
+def _descriptor_of(text: str) -> bytes | None:
+    """A descriptor in base64, which some clients register instead of text.
+
+    The text of a Protobuf schema is never base64, because it has spaces and semicolons.
+    """
+    try:
+        return base64.b64decode(text, validate=True) or None
+    except (binascii.Error, ValueError):
+        return None
 
 
 def _status_text(error: urllib.error.HTTPError) -> str:

@@ -29,6 +29,8 @@ REASON_CHARACTERS_MAX: Final = 300
 MAIN_FILE: Final = "riverrun_schema.proto"
 _WELL_KNOWN = re.compile(r"google/(protobuf|type)/[a-z_]+\.proto")
 """Files that a schema may import without a reference. Our Python packages contain them."""
+_LOG_LINE = re.compile(r"^WARNING:|^[IW]\d{4} |: warning:")
+"""Lines of protoc's output that are not errors."""
 
 
 class ProtobufSchema:
@@ -170,8 +172,7 @@ def _include_folders() -> list[Path]:
 
 
 def _protoc_error(text: str, folders: Sequence[Path]) -> str:
-    lines = [line for line in text.splitlines() if "warning:" not in line]
-    joined = "; ".join(lines)
+    joined = "; ".join(line for line in text.splitlines() if not _LOG_LINE.search(line))
     for folder in folders:
         joined = joined.replace(f"{folder}/", "")
     return (joined or "protoc failed")[:REASON_CHARACTERS_MAX]

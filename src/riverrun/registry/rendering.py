@@ -65,17 +65,15 @@ def _render_protobuf(schema: ProtobufSchema, what: str, data: bytes) -> str:
     descriptor = schema.message_at(indexes, None, what)
     message = decode_message(data, start, descriptor, what)
     try:
-        text: str = json_format.MessageToJson(
+        found = json_format.MessageToDict(
             message,
             preserving_proto_field_name=True,
             always_print_fields_with_no_presence=True,
-            ensure_ascii=False,
-            indent=None,
             descriptor_pool=descriptor.file.pool,
         )
-        return text
     except (json_format.Error, ValueError, TypeError) as error:
         raise UndecodableValue(f"the value of {what} cannot be shown as JSON: {error}") from None
+    return _dump(found)
 
 
 def _render_json(what: str, data: bytes) -> str:

@@ -1,0 +1,1 @@
+"""Tests of schemas and of values that name them."""

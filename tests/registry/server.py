@@ -120,8 +120,9 @@ class RegistryServer:
 
 
 @contextmanager
-def serve_registry() -> Iterator[RegistryServer]:
-    registry = RegistryServer()
+def serve_registry(known: RegistryServer | None = None) -> Iterator[RegistryServer]:
+    """Serve a new registry, or a known one again at its address."""
+    registry = RegistryServer() if known is None else known
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -160,7 +161,8 @@ def serve_registry() -> Iterator[RegistryServer]:
         def log_message(self, format: str, *arguments: object) -> None:
             """Tests look at ``requests`` instead."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    port = urlsplit(registry.url).port or 0
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -24,18 +24,18 @@ RUN_SECONDS_MAX = 300
 RESTARTS_MAX = 2
 """Under load Python workers may start too late, and a broker may be dying."""
 
-Value = dict[str, Any] | str | None
+Value = dict[str, Any] | str | bytes | None
 
 
 def write(bootstrap: str, topic: str, values: Iterable[Value], keys: Sequence[str] = ()) -> None:
-    """Write dicts as JSON and strings unchanged; without keys, round-robin over all partitions."""
+    """Write dicts as JSON, strings and bytes unchanged; without keys, to all partitions in turn."""
 
     async def produce() -> None:
         async with ConnectionPool(parse_bootstrap(bootstrap)) as pool:
             producer = await Producer.open(pool, topic)
             for place, value in enumerate(values):
                 text = json.dumps(value) if isinstance(value, dict) else value
-                data = None if text is None else text.encode()
+                data = text.encode() if isinstance(text, str) else text
                 key = keys[place].encode() if keys else None
                 at = None if keys else place % len(producer.partitions)
                 if producer.add(NewRecord(key=key, value=data, timestamp=_now_ms()), at):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from riverrun.pipeline.declaration.model import Pipeline
 
-NEEDED = ("pyspark", "pyarrow", "deltalake")
+NEEDED = ("pyspark", "pyarrow", "deltalake", "fastavro", "grpc_tools", "jsonschema_rs")
 REMEDY = "in a clone: pip install -e '.[spark]' --constraint constraints.txt"
 STOP_SECONDS_MAX = 120
 POLL_SECONDS = 0.2
@@ -49,7 +49,7 @@ bootstrap = "{bootstrap}"
 
 [sources.{source}]
 topic = "{topic}"
-values = "json"                     # json, avro or raw
+values = "json"                     # json, avro, protobuf or raw
 schema = "infer"                    # from the first records, or: "id BIGINT, name STRING"
 dead_letters = "{topic}.dead-letters"  # topic for invalid records, with the reason
 

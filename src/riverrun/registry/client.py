@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import http.client
 import json
 import time
@@ -96,6 +97,11 @@ class RegistryClient:
             raise self._unavailable("the response has no id and version")
         schema = self._resolved(path, found, f"subject {subject}")
         return SubjectVersion(SchemaId(number), version, schema)
+
+    def check(self) -> None:
+        """Raise RegistryUnavailable unless the registry answers, whether it has schemas or not."""
+        with contextlib.suppress(NotRegistered):
+            self._get("/schemas/ids/1")
 
     def _resolved(self, path: str, found: Mapping[str, Any], what: str) -> RegisteredSchema:
         return _ReferenceResolver(self, what).resolve(path, found, 0)

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from riverrun.cli.support.completion import group_names, topic_names
-from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, FAILED, USAGE, AsJson, Bootstrap, fail
+from riverrun.cli.support.options import (
+    BOOTSTRAP_DEFAULT,
+    FAILED,
+    UNREACHABLE,
+    USAGE,
+    AsJson,
+    Bootstrap,
+    fail,
+)
 
 if TYPE_CHECKING:
     from riverrun.cli.records.consuming import Start
+    from riverrun.cli.records.decoding import RecordDecoder
     from riverrun.cli.records.formats import Formatter
 
 
@@ -72,6 +81,17 @@ Format = Annotated[
         "of key and value, %%, \\n, \\t.",
     ),
 ]
+Registry = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        envvar="RIVERRUN_REGISTRY",
+        help="Schema registry: print keys and values that name a schema of it as JSON (Avro, "
+        "Protobuf, JSON Schema). User and password are in the URL, or as user:password in "
+        "RIVERRUN_REGISTRY_USER_INFO. Needs an extra: pip install 'riverrun[registry]'.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages on standard error.")]
 
 
@@ -89,6 +109,7 @@ def consume(
     timeout: Timeout = None,
     until_end: UntilEnd = False,
     form: Format = "text",
+    registry: Registry = None,
     quiet: Quiet = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -104,6 +125,7 @@ def consume(
     riverrun consume orders --group billing               one of these in each of two terminals
     riverrun consume orders --format '%p %o %k %v\\n' --max-messages 5
     riverrun consume orders --json | jq .value
+    riverrun consume orders --registry http://127.0.0.1:8081 --json | jq .value.price
 
     Exits with 0 when it was stopped or has printed the requested records, and with 1 when --timeout
     expired before --max-messages.
@@ -122,6 +144,7 @@ def consume(
         is_until_end=until_end,
         form_record=_formatter_of("json" if as_json else form),
         is_quiet=quiet,
+        decoder=None if registry is None else _decoder_of(registry, is_quiet=quiet),
     )
     ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=plan.retry)
     if ended.outcome is ConsumeResult.SILENT and max_messages is not None:
@@ -162,6 +185,33 @@ def _formatter_of(form: str) -> Formatter:
         return formatter(form)
     except BadInput as error:
         fail(str(error), USAGE)
+
+
+def _decoder_of(url: str, *, is_quiet: bool) -> RecordDecoder:
+    """Exits with a message if the registry cannot be used."""
+    try:
+        from riverrun.cli.records.decoding import RecordDecoder
+        from riverrun.registry.rendering import JsonRenderer
+    except ImportError as error:
+        fail(f"--registry needs {error.name}: pip install 'riverrun[registry]'", USAGE)
+    from riverrun.ports.clock import SystemClock
+    from riverrun.registry.address import parse_registry
+    from riverrun.registry.catalog import RegistryCatalog
+    from riverrun.registry.client import RegistryClient
+    from riverrun.registry.errors import RegistryUnavailable
+
+    def tell(text: str) -> None:
+        if not is_quiet:
+            print(f"riverrun: {text}", file=sys.stderr, flush=True)
+
+    try:
+        client = RegistryClient(parse_registry(url))
+        client.check()
+    except ValueError as error:
+        fail(f"--registry: {error}", USAGE)
+    except RegistryUnavailable as error:
+        fail(str(error), UNREACHABLE)
+    return RecordDecoder(JsonRenderer(RegistryCatalog(client)), SystemClock(), tell)
 
 
 def _start_of(offset: str | None, *, from_beginning: bool) -> Start:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from riverrun.cli.records.descriptors import Writer
 from riverrun.cli.records.formats import Formatter
@@ -27,6 +27,9 @@ from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+
+if TYPE_CHECKING:
+    from riverrun.cli.records.decoding import RecordDecoder
 
 RETRY = RetryPolicy(tries_max=1000, total_s_max=60.0)
 """The restart of a node must not end its consumers."""
@@ -75,6 +78,8 @@ class ConsumePlan:
     is_until_end: bool
     form_record: Formatter
     is_quiet: bool
+    decoder: RecordDecoder | None = None
+    """Decodes keys and values that name a registered schema."""
 
     @property
     def retry(self) -> RetryPolicy:
@@ -218,6 +223,9 @@ class _Printing:
         if plan.max_messages is not None and len(records) > plan.max_messages - self.count:
             records = records[: plan.max_messages - self.count]
             next_offset = records[-1].offset + 1
+        if plan.decoder is not None:
+            decode = plan.decoder.decode
+            records = await asyncio.to_thread(decode, str(portion.partition), records)
         topic, partition = portion.partition.topic, portion.partition.partition
         form = plan.form_record
         await self._writer.write(b"".join([form(topic, partition, record) for record in records]))

@@ -23,6 +23,10 @@ _JSON_FIELDS = (
 )  # fmt: skip
 
 
+class JsonText(bytes):
+    """A decoded key or value. JSON output contains it as JSON instead of as a string."""
+
+
 class BadInput(ValueError):
     """A line, flag or template that cannot be parsed, with an explanation."""
 
@@ -180,9 +184,11 @@ def _as_json(topic: str, partition: int, record: Record) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _json_field(name: str, data: bytes | None) -> dict[str, str | None]:
+def _json_field(name: str, data: bytes | None) -> dict[str, object]:
     if data is None:
         return {name: None}
+    if isinstance(data, JsonText):
+        return {name: json.loads(data)}
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:

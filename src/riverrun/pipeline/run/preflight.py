@@ -1,7 +1,7 @@
-"""Checks before Spark starts: the cluster is reachable, and the topics exist.
+"""Checks before Spark starts: cluster and schema registries are reachable, and the topics exist.
 
-A running pipeline waits for both. At the first start a failure is most likely a typing error in an
-address or a name, and ``--once`` does not wait.
+A running pipeline waits for all of them. At the first start a failure is most likely a typing error
+in an address or a name, and ``--once`` does not wait.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from riverrun.cli.support.options import NOT_FOUND, UNREACHABLE, fail
 from riverrun.cli.support.session import NotFound, alike, run
 from riverrun.client.pool import ConnectionPool
 from riverrun.pipeline.declaration.model import Pipeline, TopicSink, TopicSource
 from riverrun.pipeline.run.cluster_watch import needs_cluster
 from riverrun.pipeline.run.status import read_status
+from riverrun.registry.client import RegistryClient
+from riverrun.registry.errors import RegistryUnavailable, UnknownSubject, UnusableSchema
 
 ATTEMPTS_MAX = 4
 ATTEMPT_EVERY_SECONDS = 0.25
@@ -38,6 +41,27 @@ def check_before_start(pipeline: Pipeline, *, is_once: bool) -> None:
         raise NotFound("\n".join(missing))
 
     run(pipeline.bootstrap, check)
+    check_registries(pipeline, is_once=is_once)
+
+
+def check_registries(pipeline: Pipeline, *, is_once: bool) -> None:
+    """Exit with an error if a registry or the subject of a reader's schema is missing."""
+    for source in pipeline.sources.values():
+        ids = source.schema_ids if isinstance(source, TopicSource) else None
+        if ids is None or ids.registry is None:
+            continue
+        client = RegistryClient(ids.registry)
+        try:
+            client.check()
+            if is_once and isinstance(source, TopicSource) and source.follows_registry:
+                client.latest(ids.subject)
+        except RegistryUnavailable as error:
+            fail(f"sources.{source.name}.registry: {error}", UNREACHABLE)
+        except UnknownSubject as error:
+            remedy = "Correct subject, or declare the reader's schema with schema_file."
+            fail(f"sources.{source.name}.subject: {error}\n  {remedy}", NOT_FOUND)
+        except UnusableSchema:
+            pass  # the query reports it with its remedy
 
 
 def missing_topics(pipeline: Pipeline, known: Sequence[str]) -> list[str]:

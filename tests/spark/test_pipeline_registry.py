@@ -12,9 +12,12 @@ from typing import Any
 import fastavro
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from riverrun.cli.main import build
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run.supervisor import PipelineSupervisor
+from riverrun.pipeline.topics import create_topic
 from tests.clusters import Cluster
 from tests.registry.serializers import (
     avro_serializer,
@@ -287,3 +290,27 @@ def test_stateful_query_reads_values_with_ids(
     assert not runs.once(text).failures
     assert table(runs, "price", "n") == [(1001, 2), (1002, 1)]
     assert list(reasons(runs, topic)) == [unknown]
+
+
+def test_run_names_a_missing_registry_or_subject_before_spark_starts(
+    runs: Runs, topic: str, registry: RegistryServer
+) -> None:
+    create_topic(runs.bootstrap, topic)
+    file = runs.folder / "pipeline.toml"
+    words = ["pipeline", "run", str(file), "--once", "--bootstrap", runs.bootstrap]
+
+    def shown(url: str) -> tuple[int, str]:
+        file.write_text(declaration(topic, f'values = "avro"\nregistry = "{url}"'))
+        result = CliRunner().invoke(build(words), words)
+        return result.exit_code, result.stderr
+
+    assert shown("http://127.0.0.1:1") == (
+        3,
+        "riverrun: sources.orders.registry: the schema registry http://127.0.0.1:1 is unavailable: "
+        "Connection refused\n",
+    )
+    assert shown(registry.url) == (
+        4,
+        f"riverrun: sources.orders.subject: the registry {registry.url} has no subject "
+        f"{topic}-value\n  Correct subject, or declare the reader's schema with schema_file.\n",
+    )

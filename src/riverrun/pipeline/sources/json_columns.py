@@ -31,13 +31,13 @@ _NO_TYPE = StringType()
 def json_columns(schema: RegisteredSchema) -> StructType:
     """Raises ValueError if the schema is not that of an object with properties."""
     documents = SchemaDocuments(schema)
-    found = _Columns(documents).type_of(documents.root, documents.base, documents.root, 0)
+    found = _PropertyTypes(documents).type_of(documents.root, documents.base, documents.root, 0)
     if not isinstance(found, StructType) or not found.fields:
         raise ValueError("the JSON Schema is not that of an object with properties")
     return found
 
 
-class _Columns:
+class _PropertyTypes:
     def __init__(self, documents: SchemaDocuments) -> None:
         self._documents = documents
 

@@ -38,6 +38,8 @@ class P:
     last: Sequence[int] = ()
     replicas: Sequence[int] = (1, 2, 3)
     recovering: bool = False
+    adding: Sequence[int] = ()
+    removing: Sequence[int] = ()
 
     def record(self, index: int) -> PartitionRecord:
         return PartitionRecord(
@@ -45,8 +47,8 @@ class P:
             topic_id=TOPIC,
             replicas=tuple(self.replicas),
             isr=tuple(self.isr),
-            removing_replicas=(),
-            adding_replicas=(),
+            removing_replicas=tuple(self.removing),
+            adding_replicas=tuple(self.adding),
             leader=self.leader,
             leader_recovery_state=int(self.recovering),
             leader_epoch=5,
@@ -102,6 +104,8 @@ def state(partition: PartitionImage) -> P:
         partition.last_known_elr,
         partition.replicas,
         bool(partition.leader_recovery_state),
+        partition.adding,
+        partition.removing,
     )
 
 

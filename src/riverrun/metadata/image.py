@@ -70,7 +70,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class PartitionImage(Struct, frozen=True, kw_only=True):
-    """``directories`` are in the order of ``replicas``; ``leader`` may be NO_LEADER."""
+    """``directories`` are in the order of ``replicas``; ``leader`` may be NO_LEADER.
+
+    During a reassignment ``replicas`` also holds the new ones, which are in ``adding``, and those
+    that leave at its end, which are in ``removing``. A replica may be in both.
+    """
 
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
@@ -83,6 +87,16 @@ class PartitionImage(Struct, frozen=True, kw_only=True):
     adding: tuple[NodeId, ...] = ()
     removing: tuple[NodeId, ...] = ()
     leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+
+    @property
+    def replication_factor(self) -> int:
+        """The number of replicas; during a reassignment, of those from before it (KIP-352)."""
+        return len(self.replicas) - len(self.adding)
+
+    def min_in_sync(self, minimum: int) -> int:
+        """The effective min.insync.replicas. With fewer replicas than ``minimum`` a partition
+        would never be writable, and new replicas must not stop writes while they are copied."""
+        return min(minimum, self.replication_factor)
 
 
 class TopicImage(Struct, frozen=True, kw_only=True):

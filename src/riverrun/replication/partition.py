@@ -222,7 +222,7 @@ class Partition:
         """The effective minimum of in-sync replicas. A topic with fewer replicas than
         min.insync.replicas would otherwise never be writable.
         """
-        return min(self.log.settings.min_insync_replicas, len(self._image.replicas))
+        return self._image.min_in_sync(self.log.settings.min_insync_replicas)
 
     def append(
         self,

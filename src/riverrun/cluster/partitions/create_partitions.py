@@ -8,8 +8,9 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.partitions.assignment import current, only_directory
 from riverrun.cluster.partitions.placement import place, placement_candidates
-from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image
+from riverrun.metadata.image import Image
 from riverrun.metadata.records import PartitionRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
@@ -95,14 +96,8 @@ def partition_records(
             leader=isr[0],
             leader_epoch=0,
             partition_epoch=0,
-            directories=tuple(_directory(image, one) for one in replicas),
+            directories=tuple(only_directory(image, one) for one in replicas),
         )
-
-
-def _directory(image: Image, node: NodeId) -> UUID:
-    """The broker's only directory. With several, the broker assigns one later."""
-    directories = image.brokers[node].directories
-    return directories[0] if len(directories) == 1 else DIRECTORY_UNASSIGNED
 
 
 def create_partitions(
@@ -164,7 +159,7 @@ def _grow(
         )
     if added > partitions_max:
         raise too_many_partitions()
-    replicas = len(topic.partitions[0].replicas)
+    replicas = len(current(topic.partitions[0]).target)
     if wanted.assignments is None:
         assignments = place(
             placement_candidates(image), partitions=added, replicas=replicas, randomness=randomness

@@ -14,17 +14,16 @@ class ElectionRules(NamedTuple):
     """A tuple, because a failover creates one for every topic."""
 
     min_isr: int
-    """The effective min.insync.replicas. It is at most the number of replicas; otherwise a topic
-    with one replica could never have an eligible one."""
+    """min.insync.replicas. Partitions with fewer replicas have a lower one, see
+    ``PartitionImage.min_in_sync``."""
     is_elr_enabled: bool
     is_unclean_enabled: bool
 
 
 def election_rules(configs: Configs, image: Image, topic: TopicImage) -> ElectionRules:
     settings = configs.log_settings(image, topic.name)
-    replicas = len(topic.partitions[0].replicas) if topic.partitions else 1
     return ElectionRules(
-        min_isr=min(min_insync_replicas(image, topic.name), replicas),
+        min_isr=min_insync_replicas(image, topic.name),
         is_elr_enabled=is_elr_enabled(image),
         is_unclean_enabled=settings.unclean_leader_election_enable,
     )

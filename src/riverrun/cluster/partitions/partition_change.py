@@ -11,6 +11,10 @@ The leader is elected in this order (KIP-966):
 Rules 3 and 4 may lose records, so the new leader is the only in-sync replica and starts as
 RECOVERING. A new leader starts a new leader epoch. A change of the in-sync set alone does not
 (KAFKA-15021).
+
+A reassignment ends in the same record as the change of the in-sync set that completes it. When
+replicas leave the partition, the leader epoch is raised even if the leader stays: otherwise a
+removed replica could still join the in-sync set with a fetch of this epoch.
 """
 
 from __future__ import annotations
@@ -19,6 +23,16 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from uuid import UUID
 
+from msgspec.structs import replace
+
+from riverrun.cluster.partitions.assignment import (
+    Assignment,
+    Nodes,
+    complete,
+    current,
+    is_reassigning,
+    without,
+)
 from riverrun.cluster.partitions.election_rules import ElectionRules
 from riverrun.metadata.image import (
     DIRECTORY_LOST,
@@ -32,8 +46,6 @@ from riverrun.metadata.image import (
 from riverrun.metadata.partitions import NO_RECOVERY_CHANGE
 from riverrun.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from riverrun.model.ids import NodeId, TopicId
-
-Nodes = tuple[NodeId, ...]
 
 
 class Election(Enum):
@@ -92,15 +104,20 @@ def change(
     election: Election = Election.ONLINE,
     recovery: LeaderRecoveryState | None = None,
     directories: tuple[UUID, ...] | None = None,
+    assignment: Assignment | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that sets the in-sync set and elects a leader; None if nothing changes.
 
     ``unclean`` replicas may have lost records and are no longer eligible. ``lost`` replicas have
     lost them, so they are not the last known leader either if there are other replicas.
+    ``assignment`` starts or cancels a reassignment; ``directories`` are those of the current one.
     """
     target = partition.isr if isr is None else isr
-    elr = _eligible(partition, rules, target, unclean)
-    elected, is_unclean = _elect(partition, rules, candidates, target, elr, election)
+    assigned = _assigned(partition, assignment, directories, target)
+    if assigned.replicas != partition.replicas:
+        target = tuple([node for node in target if node in assigned.replicas])
+    elr = _eligible(assigned, rules, target, unclean)
+    elected, is_unclean = _elect(assigned, rules, candidates, target, elr, election)
     leader = NO_LEADER_CHANGE
     if elected != partition.leader:
         leader = elected
@@ -109,33 +126,53 @@ def change(
             recovery = LeaderRecoveryState.RECOVERING
         elif elected in elr:
             target, elr = (elected,), tuple([node for node in elr if node != elected])
+    elif any(node not in assigned.replicas for node in partition.replicas):
+        leader = elected
     # Without ELR the last in-sync set is kept: it shows which replicas may lead.
     is_isr_changed = target != partition.isr and (bool(target) or rules.is_elr_enabled)
-    is_recovery_changed = recovery is not None and recovery != partition.leader_recovery_state
-    last_known = _last_known(partition, rules, leader, () if target else partition.isr, lost)
-    if directories == partition.directories:
-        directories = None
-    if (
-        leader == NO_LEADER_CHANGE
-        and not is_isr_changed
-        and not is_recovery_changed
-        and elr == partition.elr
-        and last_known is None
-        and directories is None
-    ):
-        return None
-    return PartitionChangeRecord(
+    if recovery == partition.leader_recovery_state:
+        recovery = None
+    last_known = _last_known(assigned, rules, leader, () if target else partition.isr, lost)
+    record = PartitionChangeRecord(
         partition_id=index,
         topic_id=topic,
         isr=target if is_isr_changed else None,
         leader=leader,
-        leader_recovery_state=NO_RECOVERY_CHANGE
-        if recovery is None or not is_recovery_changed
-        else int(recovery),
-        directories=directories,
-        eligible_leader_replicas=None if elr == partition.elr else elr,
-        last_known_elr=last_known,
+        leader_recovery_state=NO_RECOVERY_CHANGE if recovery is None else int(recovery),
+        replicas=_if_changed(assigned.replicas, partition.replicas),
+        adding_replicas=_if_changed(assigned.adding, partition.adding),
+        removing_replicas=_if_changed(assigned.removing, partition.removing),
+        directories=None
+        if (assigned.replicas, assigned.directories) == (partition.replicas, partition.directories)
+        else assigned.directories,
+        eligible_leader_replicas=_if_changed(elr, partition.elr),
+        last_known_elr=_if_changed(last_known, partition.last_known_elr),
     )
+    unchanged = PartitionChangeRecord(partition_id=index, topic_id=topic)
+    return None if record == unchanged else record
+
+
+def _assigned(
+    partition: PartitionImage,
+    assignment: Assignment | None,
+    directories: tuple[UUID, ...] | None,
+    isr: Nodes,
+) -> PartitionImage:
+    """The partition with the assignment that this in-sync set leads to."""
+    if directories is not None:
+        partition = replace(partition, directories=directories)
+    if assignment is None:
+        if not is_reassigning(partition):
+            return partition
+        assignment = current(partition)
+    replicas, places, adding, removing = complete(assignment, isr) or assignment
+    return replace(
+        partition, replicas=replicas, directories=places, adding=adding, removing=removing
+    )
+
+
+def _if_changed(nodes: Nodes, before: Nodes) -> Nodes | None:
+    return None if nodes == before else nodes
 
 
 def _eligible(
@@ -144,11 +181,13 @@ def _eligible(
     """The eligible set. Replicas that left an in-sync set of minimum size have all commits.
 
     Once the minimum is in sync again, records are committed without them, so the set is empty.
+    Replicas that leave the partition are not eligible; Kafka keeps them.
     """
-    if not rules.is_elr_enabled or len(target) >= rules.min_isr:
+    if not rules.is_elr_enabled or len(target) >= partition.min_in_sync(rules.min_isr):
         return ()
     known = dict.fromkeys(partition.elr + partition.isr)
-    return tuple(sorted([node for node in known if node not in target and node not in unclean]))
+    eligible = without(tuple(known), (*target, *unclean))
+    return tuple(sorted([node for node in eligible if node in partition.replicas]))
 
 
 def _elect(
@@ -188,10 +227,10 @@ def _last_known(
     leader: int,
     left: Nodes,
     lost: Collection[NodeId],
-) -> Nodes | None:
+) -> Nodes:
     """The last known leader: set when the in-sync set becomes empty, cleared by a new leader.
 
-    ``left`` is the in-sync set that becomes empty, if it does. None means no change.
+    ``left`` is the in-sync set that becomes empty, if it does.
     """
     last = partition.last_known_elr
     if left:
@@ -200,5 +239,5 @@ def _last_known(
         last = ()
     is_lost = len(partition.replicas) > 1 and any(node in lost for node in last)
     if is_lost or not rules.is_elr_enabled:
-        last = ()
-    return None if last == partition.last_known_elr else last
+        return ()
+    return tuple([node for node in last if node in partition.replicas])

@@ -31,11 +31,11 @@ def placement_candidates(image: Image) -> tuple[PlacementCandidate, ...]:
     return tuple(
         PlacementCandidate(id=broker.id, rack=broker.rack, is_fenced=not image.is_active(broker.id))
         for broker in image.brokers.values()
-        if not _is_cordoned(broker)
+        if not is_cordoned(broker)
     )
 
 
-def _is_cordoned(broker: BrokerImage) -> bool:
+def is_cordoned(broker: BrokerImage) -> bool:
     cordoned = broker.cordoned_directories or ()
     return bool(broker.directories) and all(one in cordoned for one in broker.directories)
 

@@ -1,0 +1,104 @@
+"""The assignment of one partition to brokers, and how a reassignment changes it (KIP-455).
+
+    settled ──start──> reassigning ──start with another target──> reassigning
+                           ├──the new replicas are in sync──> settled, on the target
+                           └──cancel──> settled, on the original replicas
+
+While a partition is reassigned, its replicas are the target followed by those that leave.
+``adding`` names every replica that the reassignment has added, ``removing`` every replica that
+leaves at its end. A replica that an earlier target added and a later one dropped is in both: it
+may lead, so it stays until the end, and it is not one of the original replicas. So the original
+replicas are always those that are not in ``adding``, without a record of their own. Kafka computes
+a second target against all replicas instead, and a cancel keeps brokers of the first target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage
+from riverrun.model.ids import NodeId
+
+Nodes = tuple[NodeId, ...]
+
+
+class Assignment(NamedTuple):
+    """``directories`` are in the order of ``replicas``."""
+
+    replicas: Nodes
+    directories: tuple[UUID, ...]
+    adding: Nodes = ()
+    removing: Nodes = ()
+
+    @property
+    def target(self) -> Nodes:
+        return without(self.replicas, self.removing)
+
+    @property
+    def copying(self) -> Nodes:
+        """The replicas of the target that the reassignment has added."""
+        return without(self.adding, self.removing)
+
+
+def current(partition: PartitionImage) -> Assignment:
+    return Assignment(
+        partition.replicas, partition.directories, partition.adding, partition.removing
+    )
+
+
+def is_reassigning(partition: PartitionImage) -> bool:
+    return bool(partition.adding or partition.removing)
+
+
+def start(image: Image, partition: PartitionImage, target: Sequence[NodeId]) -> Assignment:
+    """The assignment in which a reassignment to ``target`` begins, or continues."""
+    leaving = tuple(sorted(without(partition.replicas, target)))
+    added = tuple(node for node in target if node not in partition.replicas)
+    dropped = tuple(node for node in leaving if node in partition.adding)
+    kept = tuple(node for node in target if node in partition.adding)
+    known = dict(zip(partition.replicas, partition.directories, strict=True))
+    replicas = (*target, *leaving)
+    return Assignment(
+        replicas,
+        tuple(known.get(node) or only_directory(image, node) for node in replicas),
+        tuple(sorted(added + kept + dropped)),
+        leaving,
+    )
+
+
+def cancel(partition: PartitionImage) -> Assignment:
+    """The original replicas, in the order of the current ones."""
+    return _limited(current(partition), without(partition.replicas, partition.adding))
+
+
+def complete(assignment: Assignment, isr: Collection[NodeId]) -> Assignment | None:
+    """The target if this in-sync set ends the reassignment, else None.
+
+    The rule is that of Kafka 4.3.1 (KAFKA-19975). Every new replica must be in sync, but an old
+    one that stays may be down, unless the reassignment removes more replicas than it adds.
+    """
+    removing, copying = assignment.removing, assignment.copying
+    if not removing and not assignment.adding:
+        return None
+    if all(node in removing for node in isr) or any(node not in isr for node in copying):
+        return None
+    if len(copying) < len(removing) and any(node not in isr for node in assignment.target):
+        return None
+    return _limited(assignment, assignment.target)
+
+
+def only_directory(image: Image, node: NodeId) -> UUID:
+    """The broker's only directory. With several, the broker assigns one later."""
+    directories = image.brokers[node].directories
+    return directories[0] if len(directories) == 1 else DIRECTORY_UNASSIGNED
+
+
+def without(nodes: Nodes, others: Collection[NodeId]) -> Nodes:
+    return tuple([node for node in nodes if node not in others])
+
+
+def _limited(assignment: Assignment, replicas: Nodes) -> Assignment:
+    known = dict(zip(assignment.replicas, assignment.directories, strict=True))
+    return Assignment(replicas, tuple(known[node] for node in replicas))

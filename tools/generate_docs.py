@@ -46,11 +46,7 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     ),
     "Quotas": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
-    "Moving replicas": (
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.ALTER_REPLICA_LOG_DIRS,
-    ),
+    "Moving replicas": (ApiKey.ALTER_REPLICA_LOG_DIRS,),
     "Between nodes (never on the clients' listener)": (
         ApiKey.VOTE,
         ApiKey.BEGIN_QUORUM_EPOCH,
@@ -88,8 +84,6 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
 
 BEHAVIOUR = """\
 ## Missing features besides these APIs
-- **Reassignment**: the replicas of a partition stay on the brokers where they were created. To move
-  a topic or to change its replication factor, create a new topic and copy the records.
 - **Transactions**: a producer with a `transactional.id` gets an error. Idempotence works.
 - **TLS, SASL and ACLs**: listeners are PLAINTEXT, and every client may do everything. A listener
   named SSL, SASL_SSL or SASL_PLAINTEXT and Kafka's security settings are refused: a node does not
@@ -98,8 +92,6 @@ BEHAVIOUR = """\
   defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to the newer group
   protocols and to KIP-714.
 - **Quotas**: `throttle_time_ms` is always 0.
-- **Throttled replication** (KIP-73): a follower respects `follower.replication.throttled.rate`; a
-  leader does not throttle (`leader.replication.throttled.replicas` is stored but has no effect).
 - **Several directories per node**: `log.dirs` names one. A machine with more disks runs more nodes,
   with the machine as `broker.rack`.
 - **Tiered storage** (KIP-405).

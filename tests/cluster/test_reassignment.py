@@ -250,9 +250,7 @@ def test_growth_completes_when_the_new_replicas_are_in_sync() -> None:
 def test_fencing_of_a_leaving_leader_keeps_the_reassignment() -> None:
     image = moved(five(P(1, (1, 2, 3))), (4, 2, 3))
     image = replayed(image, leadership.fence(CONFIGS, image, [NodeId(1)]))
-    assert partition(image) == P(
-        2, (2, 3), replicas=(4, 2, 3, 1), adding=(4,), removing=(1,)
-    )
+    assert partition(image) == P(2, (2, 3), replicas=(4, 2, 3, 1), adding=(4,), removing=(1,))
 
 
 # Cancelling

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from riverrun.cluster.partitions.elect_leaders import imbalanced, leaderless
+from riverrun.cluster.partitions.reassignment import reassigning
 from riverrun.metadata.image import Image, LeaderRecoveryState
 from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.ports.metrics import Metrics
@@ -86,6 +87,11 @@ class ControllerMetrics:
             "riverrun_controller_preferred_imbalance",
             "Partitions that are not led by their preferred replica.",
             lambda: of_image(imbalanced),
+        )
+        metrics.gauge(
+            "riverrun_controller_reassigning_partitions",
+            "Partitions in the cluster that are being reassigned.",
+            lambda: of_image(reassigning),
         )
         metrics.gauge(
             "riverrun_controller_topics",

@@ -75,7 +75,6 @@ class Partition:
         "_deletion_waiters",
         "_fetches",
         "_flush_waiters",
-        "_image",
         "_leader_state",
         "_node_id",
         "_peers",
@@ -83,6 +82,7 @@ class Partition:
         "_request_flush",
         "_uncommitted",
         "_watches",
+        "image",
         "is_closed",
         "is_internal",
         "leader",
@@ -111,7 +111,7 @@ class Partition:
         self._node_id = node_id
         self._request_flush = request_flush
         self._peers = peers or Peers()
-        self._image = _NO_IMAGE
+        self.image = _NO_IMAGE
         self._leader_state: LeaderState | None = None
         """Owns the ISR while this node leads; otherwise the ISR is that of the image."""
         self._commit_waiters = OffsetWaiters()
@@ -132,21 +132,21 @@ class Partition:
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
-        return self._image.replicas
+        return self.image.replicas
 
     @property
     def isr(self) -> tuple[NodeId, ...]:
         """The newest committed ISR that this node has seen."""
-        return self._image.isr if self._leader_state is None else self._leader_state.isr
+        return self.image.isr if self._leader_state is None else self._leader_state.isr
 
     @property
     def partition_epoch(self) -> int:
         state = self._leader_state
-        return self._image.partition_epoch if state is None else state.partition_epoch
+        return self.image.partition_epoch if state is None else state.partition_epoch
 
     @property
     def maximal_isr(self) -> tuple[NodeId, ...]:
-        return self._image.isr if self._leader_state is None else self._leader_state.maximal_isr
+        return self.image.isr if self._leader_state is None else self._leader_state.maximal_isr
 
     @property
     def followers(self) -> Mapping[NodeId, FollowerProgress]:
@@ -162,7 +162,7 @@ class Partition:
         """Take the role that the metadata assigns to this node."""
         if image.partition_epoch < self.partition_epoch or self.is_closed:
             return
-        self._image = image
+        self.image = image
         if image.leader_epoch != self.leader_epoch or image.leader != self.leader:
             assert image.leader_epoch >= self.leader_epoch, (
                 f"{self.name}: epoch went back from {self.leader_epoch} to {image.leader_epoch}"
@@ -222,7 +222,7 @@ class Partition:
         """The effective minimum of in-sync replicas. A topic with fewer replicas than
         min.insync.replicas would otherwise never be writable.
         """
-        return self._image.min_in_sync(self.log.settings.min_insync_replicas)
+        return self.image.min_in_sync(self.log.settings.min_insync_replicas)
 
     def append(
         self,

@@ -56,6 +56,10 @@ class Peers:
         self.expands: Counter = counted.counter(
             "riverrun_isr_expands_total", "Replicas added to the ISR of a partition led here."
         )
+        self.reassigned_bytes: Counter = counted.counter(
+            "riverrun_reassignment_sent_bytes_total",
+            "Bytes that this node sent, as leader, to new replicas of a reassignment.",
+        )
         self.rejected: Counter = counted.counter(
             "riverrun_isr_proposals_rejected_total", "ISR changes that the controller rejected."
         )

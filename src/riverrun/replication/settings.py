@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.settings import SECOND_MS, SettingKind, Settings, setting
+from riverrun.model.settings import LONG_MAX, SECOND_MS, SettingKind, Settings, setting
 from riverrun.replication.isr import IsrLimits
 
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -50,6 +50,15 @@ class ReplicationSettings(Settings):
         kind=SettingKind.LONG,
         doc="When the disk is full for this time, this node hands over the leadership of "
         "partitions with enough other in-sync replicas, until there is space. -1 disables this.",
+    )
+    leader_throttled_rate: int = setting(
+        LONG_MAX,
+        name="leader.replication.throttled.rate",
+        kind=SettingKind.LONG,
+        at_least=0,
+        live=True,
+        doc="Maximum bytes per second that this node sends, as leader, to replicas out of sync of "
+        "the partitions that leader.replication.throttled.replicas names.",
     )
     replica_selector: str = setting(
         "",

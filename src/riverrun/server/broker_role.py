@@ -34,6 +34,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.replication.repair.repairer import Repairer, RepairQueue, ReplicaDisk
 from riverrun.replication.replicas import Replicas
+from riverrun.replication.throttle import Throttle, leader_list
 from riverrun.server.controller_link import previous_run
 from riverrun.server.controller_link.channel import ControllerChannel, ControllerChannels
 from riverrun.server.controller_link.lifecycle import BrokerIdentity, Lifecycle
@@ -107,6 +108,9 @@ class BrokerRole:
             **asdict(node),
             forwarder=forwarder,
             replicas=replicas,
+            leader_throttle=Throttle(
+                settings.node_id, settings.replication.leader_throttled_rate, leader_list
+            ),
             groups=GroupCoordinators(
                 settings.group,
                 clock=node.clock,
@@ -131,6 +135,7 @@ class BrokerRole:
         declare_metrics(services.metrics, services)
         self._group_lag = _build_group_lag(services)
         # There is no await before the subscription, so no image is missed.
+        self._configure_throttles(metadata.current)
         self._replicas_changed(replicas.apply_all(metadata.current))
         metadata.prepare_with(self._prepare)
         metadata.subscribe(self._published)
@@ -222,17 +227,25 @@ class BrokerRole:
             self._repairer.touched(changed)
 
     def _configure(self, delta: Delta, image: Image) -> None:
-        services, replicas = self.services, self.services.replicas
+        replicas = self.services.replicas
         if any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs):
             replicas.configure(image)
-            follower = services.configs.effective(image, services.settings.follower)
-            self._fetchers.configure(replicas, follower.throttled_rate)
+            self._fetchers.update(replicas)
+            self._configure_throttles(image)
             return
         topics = {name: None for kind, name in delta.changed_configs if kind is ConfigType.TOPIC}
         if topics:
             replicas.configure(image, topics)
             for name in topics:
-                self._fetchers.configure(replicas.by_name.get(name, {}).values())
+                self._fetchers.update(replicas.by_name.get(name, {}).values())
+
+    def _configure_throttles(self, image: Image) -> None:
+        configs, settings = self.services.configs, self.services.settings
+        now = self.services.clock.monotonic()
+        leader = configs.effective(image, settings.replication)
+        self.services.leader_throttle.configure(leader.leader_throttled_rate, now)
+        follower = configs.effective(image, settings.follower)
+        self._fetchers.throttle.configure(follower.throttled_rate, now)
 
     # The data directory
 

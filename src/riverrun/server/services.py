@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from riverrun.ports.metrics import Metrics
     from riverrun.ports.randomness import Randomness
     from riverrun.replication.replicas import Replicas
+    from riverrun.replication.throttle import Throttle
     from riverrun.server.controller_link.lifecycle import Lifecycle
     from riverrun.server.controller_link.producer_ids import ProducerIds
     from riverrun.server.dispatch.broker_visibility import BrokerVisibility
@@ -56,6 +57,7 @@ class NodeServices(Struct, frozen=True, kw_only=True, eq=False):
 class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     forwarder: Forwarder
     replicas: Replicas
+    leader_throttle: Throttle
     groups: GroupCoordinators
     fetch_sessions: FetchSessions
     lifecycle: Lifecycle

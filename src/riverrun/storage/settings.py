@@ -118,7 +118,7 @@ class LogSettings(Settings):
     follower_throttled_replicas: tuple[str, ...] = setting(
         (), name="follower.replication.throttled.replicas", live=True,
         topic="follower.replication.throttled.replicas",
-        doc="Replicas whose replication the follower throttles.",
+        doc="Replicas whose replication the follower throttles: * or partition:broker, ....",
     )  # fmt: skip
     index_interval_bytes: int = setting(
         4 * KiB, name="log.index.interval.bytes", topic="index.interval.bytes", at_least=0,
@@ -127,7 +127,7 @@ class LogSettings(Settings):
     leader_throttled_replicas: tuple[str, ...] = setting(
         (), name="leader.replication.throttled.replicas", live=True,
         topic="leader.replication.throttled.replicas",
-        doc="Accepted without effect: leaders do not throttle replication yet.",
+        doc="Replicas whose replication the leader throttles: * or partition:broker, ....",
     )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, name="log.local.retention.bytes", topic="local.retention.bytes", at_least=-2,

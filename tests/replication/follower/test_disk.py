@@ -74,7 +74,7 @@ def test_partition_moves_to_another_fetcher_when_its_setting_changes() -> None:
         led.append(b"value")
         await scenario.caught_up(led, replica)
         replica.log.configure(LogSettings(flush_before_ack=True))
-        scenario.fetchers.configure([replica])
+        scenario.fetchers.update([replica])
         led.append(b"value")
         await scenario.caught_up(led, replica)
         await scenario.until(lambda: replica.log.flushed_offset == 2)

@@ -227,9 +227,7 @@ def list_partition_reassignments(
     """The reassignments in progress, of all topics or of the given partitions."""
     wanted: Iterable[tuple[TopicImage | None, Iterable[int]]]
     if request.topics is None:
-        wanted = (
-            (topic, range(len(topic.partitions))) for topic in image.topics_by_name.values()
-        )
+        wanted = ((topic, range(len(topic.partitions))) for topic in image.topics_by_name.values())
     else:
         wanted = (
             (image.topics_by_name.get(TopicName(one.name)), one.partition_indexes)
@@ -247,6 +245,15 @@ def list_partition_reassignments(
             error_message=None,
             topics=tuple(topics),
         )
+    )
+
+
+def reassigning(image: Image) -> int:
+    """The number of partitions with a reassignment in progress."""
+    return sum(
+        is_reassigning(partition)
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions
     )
 
 

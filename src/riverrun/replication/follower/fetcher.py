@@ -34,10 +34,10 @@ from riverrun.replication.follower.leader_offsets import LeaderOffsetsLookup, Lo
 from riverrun.replication.follower.metrics import Counters, declare
 from riverrun.replication.follower.plan import FetchPlan, PlannedFetch
 from riverrun.replication.follower.settings import FollowerSettings
-from riverrun.replication.follower.throttle import Throttle
 from riverrun.replication.follower.truncation import Truncation, truncation_out_of_range
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
+from riverrun.replication.throttle import Throttle, follower_list
 from riverrun.storage.log import Log
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.fetch_client import (
@@ -120,7 +120,7 @@ class Fetchers:
         """
         self._node_id = node_id
         self._replicas = replicas
-        self.throttle = Throttle(node_id, settings.throttled_rate)
+        self.throttle = Throttle(node_id, settings.throttled_rate, follower_list)
         self._context = _FetcherContext(
             node_id=node_id,
             logs=log_manager,
@@ -176,12 +176,6 @@ class Fetchers:
         if fetcher is None:
             fetcher = self._fetchers[place] = _LeaderFetcher(self._context, leader)
         return fetcher
-
-    def configure(self, partitions: Iterable[Partition], throttled_rate: int | None = None) -> None:
-        """Topic settings or the rate limit changed."""
-        if throttled_rate is not None:
-            self.throttle.rate = throttled_rate
-        self.update(partitions)
 
     def refetch(self, partition: Partition) -> bool:
         """Repair a damaged replica: truncate the damaged records and fetch them from the leader.
@@ -243,6 +237,7 @@ class _LeaderFetcher:
         self._clock = context.clock
         self.plan = FetchPlan(
             context.settings,
+            node_id=context.node_id,
             randomness=context.randomness,
             throttle=context.throttle,
             counters=context.counters,

@@ -12,7 +12,7 @@ from riverrun.replication.follower.followed_partition import FollowedPartition, 
 class Counters:
     """Shared by all fetchers of a node."""
 
-    __slots__ = ("bytes", "corrupt", "errors", "requests", "truncations")
+    __slots__ = ("bytes", "corrupt", "errors", "reassigned", "requests", "truncations")
 
     def __init__(self) -> None:
         self.requests = Counter()
@@ -20,6 +20,7 @@ class Counters:
         self.errors = Counter()
         self.corrupt = Counter()
         self.truncations = Counter()
+        self.reassigned = Counter()
 
 
 def declare(
@@ -40,6 +41,10 @@ def declare(
     )
     counters.truncations = metrics.counter(
         "riverrun_replica_truncations_total", "Logs truncated to agree with their leader"
+    )
+    counters.reassigned = metrics.counter(
+        "riverrun_reassignment_received_bytes_total",
+        "Bytes that this node appended as a new replica of a reassignment",
     )
 
     def lags() -> Iterable[Sample]:

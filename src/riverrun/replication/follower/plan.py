@@ -16,14 +16,15 @@ from typing import NamedTuple
 import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
 from riverrun.ports.randomness import Randomness
 from riverrun.replication.follower.followed_partition import FollowedPartition, FollowState, Key
 from riverrun.replication.follower.metrics import Counters
 from riverrun.replication.follower.session import INITIAL_EPOCH, FollowerFetchSession
 from riverrun.replication.follower.settings import FollowerSettings
-from riverrun.replication.follower.throttle import Throttle
 from riverrun.replication.follower.truncation import Truncation, truncation_at_divergence
 from riverrun.replication.partition import Partition
+from riverrun.replication.throttle import Throttle
 from riverrun.wire.fetch import FetchPartition, FetchResult
 from riverrun.wire.fetch_client import FollowerFetchResponse
 
@@ -66,6 +67,7 @@ class FetchPlan:
         self,
         settings: FollowerSettings,
         *,
+        node_id: NodeId,
         randomness: Randomness,
         throttle: Throttle,
         counters: Counters,
@@ -77,6 +79,7 @@ class FetchPlan:
         """Partitions to truncate before they are fetched again."""
         self.out_of_range: dict[FollowedPartition, None] = {}
         """Partitions for which the leader's log start and end offsets must be requested."""
+        self._node_id = node_id
         self._randomness = randomness
         self._throttle = throttle
         self._counters = counters
@@ -258,7 +261,9 @@ class FetchPlan:
         if followed.attempts:
             followed.attempts, followed.error = 0, ""
         if at:
-            if self._throttle.applies_to(followed.partition):
+            if self._node_id in followed.partition.image.adding:
+                self._counters.reassigned.value += at
+            if self._throttle.applies_to(followed.partition, self._node_id):
                 self._throttle.spend(at, now)
                 self._is_throttled(followed, now)
             if size >= SLICE_BYTES:
@@ -376,10 +381,14 @@ class FetchPlan:
         self._changed[followed] = None
 
     def _is_throttled(self, followed: FollowedPartition, now: float) -> bool:
-        free_at = self._throttle.free_at()
-        if free_at <= now or not self._throttle.applies_to(followed.partition):
+        """Whether the partition must wait. One that has all committed records is not delayed,
+        because the leader may wait for it before it acknowledges a write."""
+        if not followed.lag or not self._throttle.applies_to(followed.partition, self._node_id):
+            return False
+        pause = self._throttle.pause_seconds(now)
+        if not pause:
             return False
         if followed.state is not FollowState.FETCHING:
             followed.enter(FollowState.FETCHING)
-        self._sleep(followed, FollowState.DELAYED, free_at)
+        self._sleep(followed, FollowState.DELAYED, now + pause)
         return True

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
+from riverrun.model.settings import SECOND_MS
+from riverrun.replication.partition import Partition
 from riverrun.replication.peers import UNREGISTERED
 from riverrun.replication.reading import PartitionRead, failed, read_for_replica
 from riverrun.server.dispatch.context import RequestContext
@@ -182,6 +184,8 @@ class FollowerFetch:
             if partition is None:
                 return failed(missing(self.services, topic, index))
         session = self._session
+        if self._is_throttled(partition, wanted):
+            max_bytes, at_least_one = 0, False
         is_first, wanted.is_moved = wanted.is_moved, False
         return read_for_replica(
             partition,
@@ -192,6 +196,36 @@ class FollowerFetch:
             at_least_one=at_least_one,
             is_first=is_first,
         )
+
+    def _is_throttled(self, partition: Partition, wanted: ReplicaPartition) -> bool:
+        """Whether the partition gets no records now. It stays news, and the long poll ends when it
+        may be read. A replica that has all committed records is not delayed."""
+        throttle, session = self.services.leader_throttle, self._session
+        if (
+            not partition.log.settings.leader_throttled_replicas
+            or wanted.fetch.offset >= partition.log.high_watermark
+            or not throttle.applies_to(partition, session.node)
+        ):
+            return False
+        pause = throttle.pause_seconds(self.services.clock.monotonic())
+        if not pause:
+            return False
+        session.news[wanted] = None
+        self.wait_ms = min(self.wait_ms, int(pause * SECOND_MS) + 1)
+        return True
+
+    def _charge(self, wanted: ReplicaPartition, size: int) -> None:
+        """Count records that are sent to a replica that catches up."""
+        partition, node = wanted.partition, self._session.node
+        if partition is None or not size:
+            return
+        if node in partition.image.adding:
+            self.services.replicas.peers.reassigned_bytes.value += size
+        throttle = self.services.leader_throttle
+        if partition.log.settings.leader_throttled_replicas and throttle.applies_to(
+            partition, node
+        ):
+            throttle.spend(size, self.services.clock.monotonic())
 
     def _put_back(self) -> None:
         """The entries are not sent, so they are still news."""
@@ -227,8 +261,9 @@ class FollowerFetch:
         results, with_news, _ = results_of(
             self.services, version, self.entries, is_incremental=self._is_incremental
         )
-        if with_news:
-            session.sent += [wanted for wanted, _ in with_news]
+        for wanted, read in with_news:
+            session.sent.append(wanted)
+            self._charge(wanted, len(read.data))
         if session.id == NO_SESSION:
             session.close()
         return encode_fetch_response(version, results, session_id=session.id)

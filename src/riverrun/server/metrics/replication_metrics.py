@@ -41,8 +41,14 @@ def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
     metrics.gauges("riverrun_isr_size", "In-sync replicas of a partition led here.", sizes)
     metrics.gauge(
         "riverrun_under_replicated_partitions",
-        "Partitions led here with replicas out of sync.",
-        count(lambda partition: len(partition.isr) < len(partition.replicas)),
+        "Partitions led here with replicas out of sync. New replicas of a reassignment do not "
+        "count (KIP-352).",
+        count(lambda partition: len(partition.isr) < partition.image.replication_factor),
+    )
+    metrics.gauge(
+        "riverrun_reassigning_partitions",
+        "Partitions led here that are being reassigned.",
+        count(lambda partition: bool(partition.image.adding or partition.image.removing)),
     )
     metrics.gauge(
         "riverrun_under_min_isr_partitions",

@@ -168,6 +168,26 @@ def test_waiters_fail_when_leadership_is_lost() -> None:
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_acknowledgements_survive_a_new_epoch_of_the_same_leader() -> None:
+    """A reassignment that ends raises the epoch, and no producer must see an error."""
+    node, fetch = Node(flush_before_ack=True), Fetch()
+    codes: list[ErrorCode] = []
+    node.partition.when_committed(node.append(b"a"), codes.append)
+    node.partition.watch(fetch)
+    node.partition.apply(state(leader=ME, epoch=1, partition_epoch=1, isr=(ME,)))
+    assert (codes, fetch.interruptions) == ([], 1)
+    node.flush()
+    assert codes == [ErrorCode.NONE]
+
+
+def test_acknowledgements_fail_if_another_node_may_have_led_in_between() -> None:
+    node = Node(flush_before_ack=True)
+    codes: list[ErrorCode] = []
+    node.partition.when_committed(node.append(b"a"), codes.append)
+    node.partition.apply(state(leader=ME, epoch=2, partition_epoch=2, isr=(ME,)))
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
 def test_older_image_is_ignored() -> None:
     node = Node()
     node.partition.apply(state(epoch=2, partition_epoch=5))

@@ -98,3 +98,52 @@ def test_flush_of_a_deleted_partition_is_not_a_failure(capsys: pytest.CaptureFix
 
     asyncio.run(scenario())
     assert "flush failed" not in capsys.readouterr().out
+
+
+def moved(topic: TopicImage, *replicas: int, epoch: int = 1) -> TopicImage:
+    """The topic with its first partition on other nodes, led by the first of them."""
+    nodes = tuple(NodeId(node) for node in replicas)
+    partition = replace(
+        topic.partitions[0],
+        replicas=nodes,
+        isr=nodes[:1],
+        leader=nodes[0],
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=epoch,
+        directories=(DIRECTORY_UNASSIGNED,) * len(nodes),
+    )
+    return replace(topic, partitions=(partition, *topic.partitions[1:]))
+
+
+def test_replica_that_left_the_partition_is_deleted_and_its_waiters_find_the_leader() -> None:
+    replicas = replicas_on(Machine())
+    topic = topic_of(2)
+    replicas.apply_topic(image_of(topic), topic)
+    partition = replicas.get("topic", 0)
+    codes: list[ErrorCode] = []
+    partition.when_committed(Offset(1), codes.append)
+    replicas.apply_topic(image_of(topic), moved(topic, 2, 3))
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert [one.name.partition for one in replicas] == [1]
+    assert len(replicas._directory.removals) == 1
+
+
+def test_replica_that_comes_back_starts_with_an_empty_log() -> None:
+    replicas = replicas_on(Machine())
+    topic = topic_of(1)
+    replicas.apply_topic(image_of(topic), topic)
+    replicas.get("topic", 0).append(batch(b"old"), acks=1, now_ms=NOW_MS)
+    replicas.apply_topic(image_of(topic), moved(topic, 2, 3))
+    again = moved(topic, 2, 1, epoch=2)
+    replicas.apply_topic(image_of(again), again)
+    assert replicas.get("topic", 0).log.end_offset == 0
+
+
+def test_replica_that_was_moved_while_the_node_was_away_is_deleted_at_the_start() -> None:
+    machine = Machine()
+    replicas = replicas_on(machine)
+    topic = topic_of(2)
+    replicas.apply_topic(image_of(topic), topic)
+    away = moved(topic, 2, 3)
+    replicas.apply_all(image_of(away))
+    assert [str(one) for one in replicas._directory.logs] == ["topic-1"]

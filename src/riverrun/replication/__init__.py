@@ -8,6 +8,7 @@
 - ``follower_progress.py``: the position of one follower, as its leader sees it
 - ``peers.py``: metadata about other brokers that leaders use
 - ``isr_sender.py``: sends ISR proposals to the controller and checks ISRs periodically
+- ``fetch_watches.py``: the fetches that a partition wakes
 - ``throttle.py``: the rate limit of replicas that catch up
 - ``offset_waiters.py``: callbacks that wait for an offset
 - ``refused_producers.py``: keeps the order of idempotent producers after a refused batch

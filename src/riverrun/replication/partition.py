@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from riverrun.metadata.image import NO_LEADER, PartitionImage
@@ -21,6 +21,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
 from riverrun.model.invariants import InvariantViolation
 from riverrun.model.names import INTERNAL_TOPICS
+from riverrun.replication.fetch_watches import FetchWait, FollowerWatch
 from riverrun.replication.follower_progress import Contact, FollowerProgress
 from riverrun.replication.leader_state import IsrProposal, IsrVerdict, LeaderState
 from riverrun.replication.offset_waiters import OffsetWaiters, WaiterCallback
@@ -39,32 +40,6 @@ _NO_IMAGE: Final = PartitionImage(
     directories=(),
 )
 _NO_FOLLOWERS: Final[Mapping[NodeId, FollowerProgress]] = {}
-
-
-class FetchWait(Protocol):
-    """A fetch that waits for records."""
-
-    def progressed(self, partition: Partition, visible_bytes: int) -> None:
-        """This many more bytes can be read."""
-        ...
-
-    def interrupted(self) -> None:
-        """The role of the replica changed: respond now."""
-        ...
-
-
-class FollowerWatch(Protocol):
-    """One partition of a follower's fetch session."""
-
-    node: NodeId
-
-    def replaced(self) -> None:
-        """The follower now fetches this partition in another session."""
-        ...
-
-    def changed(self, *, is_urgent: bool) -> None:
-        """The follower has something to fetch. If it is urgent, respond at once."""
-        ...
 
 
 class Partition:
@@ -168,10 +143,15 @@ class Partition:
                 f"{self.name}: epoch went back from {self.leader_epoch} to {image.leader_epoch}"
             )
             was_leader = self.is_leader
+            # Two consecutive epochs of one leader: nothing was truncated, so acknowledgements
+            # can still be sent. A reassignment that ends raises the epoch like this.
+            is_next = image.leader_epoch == self.leader_epoch + 1
             self.leader, self.leader_epoch = image.leader, image.leader_epoch
             self._leader_state = None
+            if not (was_leader and self.is_leader and is_next):
+                self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             # Also on a follower: waiting consumers must find the new leader.
-            self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._interrupt_fetches()
             if not (was_leader and self.is_leader):
                 self._uncommitted.clear()
             if self.leader not in (self._node_id, NO_LEADER):
@@ -194,10 +174,13 @@ class Partition:
         self.leader = NO_LEADER
         self._leader_state = None
         self._fail_waiters(code)
+        self._interrupt_fetches()
 
     def _fail_waiters(self, code: ErrorCode) -> None:
         for waiters in (self._commit_waiters, self._flush_waiters, self._deletion_waiters):
             waiters.fail_all(code)
+
+    def _interrupt_fetches(self) -> None:
         for fetch in list(self._fetches):
             fetch.interrupted()
         self._notify_followers(is_urgent=True)

@@ -18,6 +18,7 @@ from riverrun.metadata.image import (
     TopicImage,
 )
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
+from riverrun.model.settings import LONG_MAX
 from riverrun.ports.aio import LogLimiter
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.isr import IsrLimits
@@ -26,6 +27,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.replication.repair.repairer import RepairQueue
 from riverrun.replication.replicas import Replicas
+from riverrun.replication.throttle import Throttle, leader_list
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
@@ -61,6 +63,7 @@ class Node:
         isr: tuple[NodeId, ...] = (ME, TWO),
         replicas: tuple[NodeId, ...] = (ME, TWO, THREE),
         racks: bool = False,
+        throttled_rate: int = LONG_MAX,
         **settings: object,
     ) -> None:
         self.machine = Machine()
@@ -87,6 +90,7 @@ class Node:
         )
         self.services: Any = SimpleNamespace(
             replicas=self.replicas,
+            leader_throttle=Throttle(ME, throttled_rate, leader_list),
             metadata=SimpleNamespace(current=self.image),
             clock=SimpleNamespace(monotonic=self.loop.time, now_ms=lambda: NOW_MS),
             settings=SimpleNamespace(

@@ -353,3 +353,79 @@ def test_follower_gets_every_record_in_any_schedule(seed: int) -> None:
         assert sorted(int(v) for values in held.values() for v in values) == list(range(written))
 
     node.run(scenario())
+
+
+def throttled_node(rate: int = 1000) -> Node:
+    """Node 3 is out of sync and its fetches of partition 0 are throttled by the leader."""
+    return Node(2, throttled_rate=rate, leader_throttled_replicas=("0:1",))
+
+
+def test_throttled_partition_does_not_delay_the_others() -> None:
+    node = throttled_node()
+
+    async def scenario() -> None:
+        node.append(bytes(5000))
+        await node.ask(request(TWO), [want(1), want(0, 1)])
+        first = await node.ask(request(THREE), [want(0), want(0, 1)])
+        assert [len(result.records or b"") > 0 for result in first.results] == [True, False]
+        node.append(b"more")
+        node.append(b"other", index=1)
+        second = node.ask(request(THREE, session=(first.session_id, 1)), [])
+        assert await results_of(second) == {1: (0, 0, [b"other"])}
+        assert node.loop.time() == 0
+
+    node.run(scenario())
+
+
+def test_throttled_replica_gets_the_rest_when_the_rate_allows_it() -> None:
+    node = throttled_node()
+
+    async def scenario() -> None:
+        node.append(bytes(3000))
+        node.append(b"rest")
+        await node.ask(request(TWO), [want(2), want(0, 1)])
+        node.append(b"tail")
+        first = await node.ask(request(THREE, max_bytes=3000), [want(0)])
+        assert len(first.results[0].records or b"") > 3000
+        epoch, got = 1, b""
+        while not got:
+            later = await node.ask(
+                request(THREE, session=(first.session_id, epoch), wait_ms=10_000),
+                [want(1, start=0)] if epoch == 1 else [],
+            )
+            got, epoch = b"".join(bytes(one.records or b"") for one in later.results), epoch + 1
+        assert 1.9 <= node.loop.time() <= 2.3
+        assert epoch <= 5, "the leader holds the fetch while the replica is throttled"
+
+    node.run(scenario())
+
+
+def test_replica_with_all_committed_records_is_not_throttled() -> None:
+    """The high watermark may wait for it, and so may a producer."""
+    node = throttled_node(rate=1)
+
+    async def scenario() -> None:
+        node.append(bytes(3000))
+        await node.ask(request(TWO), [want(1), want(0, 1)])
+        first = await node.ask(request(THREE), [want(0)])
+        node.append(b"b")
+        second = node.ask(request(THREE, session=(first.session_id, 1)), [want(1)])
+        assert await results_of(second) == {0: (0, 1, [b"b"])}
+        assert node.loop.time() == 0
+
+    node.run(scenario())
+
+
+def test_bytes_for_new_replicas_are_counted() -> None:
+    node = Node()
+
+    async def scenario() -> None:
+        node.append(bytes(1000))
+        state = replace(node.partition().image, adding=(THREE,), partition_epoch=1)
+        node.partition().apply(state)
+        await node.ask(request(TWO), [want(0)])
+        assert node.peers.reassigned_bytes.value == 0
+        await node.ask(request(THREE), [want(0)])
+        assert node.peers.reassigned_bytes.value > 1000
+
+    node.run(scenario())

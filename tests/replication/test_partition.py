@@ -176,7 +176,8 @@ def test_acknowledgements_survive_a_new_epoch_of_the_same_leader() -> None:
     node.partition.watch(fetch)
     node.partition.apply(state(leader=ME, epoch=1, partition_epoch=1, isr=(ME,)))
     assert (codes, fetch.interruptions) == ([], 1)
-    node.flush()
+    flush(node.partition.log)
+    node.partition.advance()
     assert codes == [ErrorCode.NONE]
 
 

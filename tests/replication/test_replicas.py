@@ -144,6 +144,10 @@ def test_replica_that_was_moved_while_the_node_was_away_is_deleted_at_the_start(
     replicas = replicas_on(machine)
     topic = topic_of(2)
     replicas.apply_topic(image_of(topic), topic)
+    machine.kill()
     away = moved(topic, 2, 3)
+    replicas = replicas_on(machine)
+    assert len(list(replicas._directory.load(lambda _: LogSettings()))) == 2
     replicas.apply_all(image_of(away))
     assert [str(one) for one in replicas._directory.logs] == ["topic-1"]
+    assert len(replicas._directory.removals) == 1

@@ -21,6 +21,8 @@ BURST_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 1.0
 """A throttled replica checks the rate again after this time: it may have changed."""
 
+PAUSE_SECONDS_MIN: Final = 0.001
+
 
 def leader_list(settings: LogSettings) -> tuple[str, ...]:
     return settings.leader_throttled_replicas
@@ -64,9 +66,9 @@ class Throttle:
     def pause_seconds(self, now: float) -> float:
         """The time until more may be sent, at most CHECK_SECONDS; 0 if it may be now."""
         self._settle(now)
-        if self._debt_bytes <= 0:
+        if self._debt_bytes < 1:
             return 0.0
-        return min(self._debt_bytes / max(self._rate, 1), CHECK_SECONDS)
+        return min(max(self._debt_bytes / max(self._rate, 1), PAUSE_SECONDS_MIN), CHECK_SECONDS)
 
     def _settle(self, now: float) -> None:
         paid = max(now - self._as_of, 0.0) * self._rate

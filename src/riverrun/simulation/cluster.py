@@ -174,6 +174,8 @@ class SimulatedCluster:
                 return f"{name} does not vote"
         for topic in latest.topics_by_name.values():
             for index, one in enumerate(topic.partitions):
+                if one.adding or one.removing:
+                    return f"{topic.name}-{index} is reassigned: {one}"
                 if sorted(one.isr) != sorted(one.replicas) or one.leader not in one.isr:
                     return f"{topic.name}-{index} of {one.replicas} has isr {one.isr}"
         return None

@@ -37,6 +37,9 @@ def simulate(
     budget: float | None = typer.Option(None, "--budget", help="Stop after this many seconds."),
     jobs: int = typer.Option(1, "--jobs", min=1, help="Run this many seeds in parallel."),
     nodes: int = typer.Option(1, "--nodes", min=1, help="Simulate a cluster of this size."),
+    moves: bool = typer.Option(
+        False, "--moves", help="Move partitions between the nodes of a cluster."
+    ),
     faults: str | None = typer.Option(
         None, "--faults", help="Inject these faults, in the format that a failure prints."
     ),
@@ -54,6 +57,7 @@ def simulate(
     riverrun simulate --seed 7 --story
     riverrun simulate --seeds 1..1000 --jobs 2 --budget 600
     riverrun simulate --nodes 3 --seeds 1..100
+    riverrun simulate --nodes 4 --moves --seeds 1..100
     riverrun simulate --nodes 3 --flaw '?'
     """
     _fix_order()
@@ -80,15 +84,14 @@ def simulate(
     done = 0
     simulated = 0.0
     shown = began
-    run_one = partial(run_seed, nodes=nodes, faults=schedule, bug=planted)
+    chosen_world = {"nodes": nodes, "faults": schedule, "has_moves": moves, "bug": planted}
+    run_one = partial(run_seed, **chosen_world)
     with _runs(chosen, jobs, run_one) as reports:
         for report in reports:
             done += 1
             simulated += report.simulated_seconds
             if report.verdict is not SeedVerdict.HOLDS:
-                _fail(
-                    report, draw_any(report.seed, nodes=nodes, faults=schedule, bug=planted), story
-                )
+                _fail(report, draw_any(report.seed, **chosen_world), story)
             if story or seed is not None:
                 _show(report, story)
             now = time.monotonic()

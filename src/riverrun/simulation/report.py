@@ -17,6 +17,7 @@ from riverrun.simulation.workloads.cluster_scenario import run_cluster
 from riverrun.simulation.workloads.node_scenario import run
 from riverrun.simulation.workloads.plans import (
     AnyPlan,
+    ClusterPlan,
     NodePlan,
     RunOutcome,
     draw_cluster_plan,
@@ -42,6 +43,7 @@ class SimulationReport:
 
     seed: int
     nodes: int
+    has_moves: bool
     verdict: SeedVerdict
     message: str
     fingerprint: str
@@ -62,6 +64,7 @@ def draw_any(
     *,
     nodes: int = 1,
     faults: Sequence[Fault] | None = None,
+    has_moves: bool = False,
     bug: AnyBug | None = None,
 ) -> AnyPlan:
     """Draw the plan of a seed; ``faults`` replaces its schedule."""
@@ -71,7 +74,7 @@ def draw_any(
         plan = draw_node_plan(seed, bug=bug)
     else:
         assert not isinstance(bug, FileBug), f"{bug} is a bug of a single node"
-        plan = draw_cluster_plan(seed, nodes, bug=bug)
+        plan = draw_cluster_plan(seed, nodes, has_moves=has_moves, bug=bug)
     if faults is not None:
         plan = dataclasses.replace(plan, faults=tuple(faults))
     return plan
@@ -82,10 +85,12 @@ def run_seed(
     *,
     nodes: int = 1,
     faults: Sequence[Fault] | None = None,
+    has_moves: bool = False,
     bug: AnyBug | None = None,
 ) -> SimulationReport:
     """Draw the plan of a seed and run it; ``faults`` replaces its schedule."""
-    return describe(run_any(draw_any(seed, nodes=nodes, faults=faults, bug=bug)))
+    plan = draw_any(seed, nodes=nodes, faults=faults, has_moves=has_moves, bug=bug)
+    return describe(run_any(plan))
 
 
 def run_any(plan: AnyPlan) -> RunOutcome:
@@ -99,6 +104,7 @@ def describe(outcome: RunOutcome) -> SimulationReport:
     return SimulationReport(
         seed=outcome.plan.seed,
         nodes=1 if isinstance(outcome.plan, NodePlan) else outcome.plan.nodes,
+        has_moves=isinstance(outcome.plan, ClusterPlan) and outcome.plan.has_moves,
         verdict=verdict_of(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
         fingerprint=outcome.fingerprint,
@@ -150,5 +156,6 @@ def describe_failure(
     written = write_schedule(schedule)
     lines += ["", f"The smallest schedule found ({len(schedule)} faults):", f"  {written}"]
     which = f"--seed {report.seed}" + (f" --nodes {report.nodes}" if report.nodes > 1 else "")
+    which += " --moves" if report.has_moves else ""
     lines += ["", f"To repeat: riverrun simulate {which} --faults '{written}' --story"]
     return lines

@@ -467,6 +467,7 @@ def test_throttled_replicas_keep_to_their_rate_until_they_are_in_sync() -> None:
         led, replica = scenario.leads(scenario.first), scenario.replica()
         for _ in range(40):
             led.append(bytes(50_000))
+        led.commit()
         scenario.follow(replica)
         await scenario.passes(5)
         assert 100_000 <= replica.log.size_bytes <= 900_000

@@ -90,7 +90,9 @@ class DamageBudget:
         }
         return {
             (topic.name, index): min(
-                kept[int(node)].get((topic.name, index), 0) for node in one.replicas
+                kept[int(node)].get((topic.name, index), 0)
+                for node in one.replicas
+                if node not in one.adding or node in one.isr
             )
             for topic in self._cluster.metadata.latest.topics_by_name.values()
             for index, one in enumerate(topic.partitions)

@@ -12,15 +12,16 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 
-from riverrun.cluster.partitions import leadership
+from riverrun.cluster.partitions import leadership, reassignment
 from riverrun.model.ids import Offset
 from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import QuorumMember
-from riverrun.replication import reading
+from riverrun.replication import leader_state, reading
 from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
+from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 
 
@@ -32,6 +33,9 @@ class ClusterBug(Enum):
     EPOCHS_ARE_NOT_CHECKED = "leader epochs of fetches are not checked"
     DUPLICATES_ARE_ACKED_AT_ONCE = "a retry is acknowledged before the original is committed"
     NEW_INCARNATION_STAYS_IN_ISR = "a restarted broker stays in the ISR"
+    NEW_REPLICA_JOINS_EMPTY = "a new replica joins the ISR before it has the records"
+    REMOVED_REPLICA_STAYS = "a broker keeps the files of a replica that was moved away"
+    CANCEL_KEEPS_THE_FIRST_TARGET = "a cancel after a second target keeps brokers of the first"
 
 
 @contextmanager
@@ -77,6 +81,15 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
             return [(Partition, "append", _do_not_wait_for_duplicates(Partition.append))]
         case ClusterBug.NEW_INCARNATION_STAYS_IN_ISR:
             return [(leadership, "restart", lambda *arguments, **options: [])]
+        case ClusterBug.NEW_REPLICA_JOINS_EMPTY:
+            return [
+                (leader_state, "holds_acknowledged_records", lambda **_: True),
+                (LeaderState, "_is_nearly_caught_up", lambda self, follower, _: True),
+            ]
+        case ClusterBug.REMOVED_REPLICA_STAYS:
+            return [(LogDirectory, "delete", _only_close)]
+        case ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET:
+            return [(reassignment, "start", _forget_the_first_target(reassignment.start))]
 
 
 # The quorum
@@ -125,3 +138,18 @@ def _do_not_wait_for_duplicates(append: Any) -> Any:
         return appended._replace(last_offset=Offset(-1)) if appended.is_duplicate else appended
 
     return appending
+
+
+# Reassignment
+
+
+def _only_close(self: Any, partition: Any) -> None:
+    self.logs.pop(partition).discard()
+
+
+def _forget_the_first_target(start: Any) -> Any:
+    def begin(image: Any, partition: Any, target: Any) -> Any:
+        added = [node for node in target if node not in partition.replicas]
+        return start(image, partition, target)._replace(adding=tuple(sorted(added)))
+
+    return begin

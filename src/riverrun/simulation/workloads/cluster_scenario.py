@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from riverrun.metadata.image import NO_LEADER
+from riverrun.model.names import METADATA_TOPIC
 from riverrun.simulation.checks.client_checker import ClientChecker
 from riverrun.simulation.cluster import SimulatedCluster, data_directory, node_name, node_settings
 from riverrun.simulation.disks.log_reader import intact_batches, logs_on
@@ -23,7 +24,15 @@ from riverrun.simulation.faults.schedule import CONTROLLER, FOLLOWER, LEADER, OT
 from riverrun.simulation.isolation import captured_logs
 from riverrun.simulation.planted.cluster_bugs import planted
 from riverrun.simulation.workloads.cluster_workload import ClusterWorkload
-from riverrun.simulation.workloads.plans import ADMIN, AUDITOR, READERS, ClusterPlan, RunOutcome
+from riverrun.simulation.workloads.moves import PartitionMover
+from riverrun.simulation.workloads.plans import (
+    ADMIN,
+    AUDITOR,
+    MOVER,
+    READERS,
+    ClusterPlan,
+    RunOutcome,
+)
 from riverrun.simulation.world import Environment, World
 
 TOPIC = "orders"
@@ -103,6 +112,9 @@ class ClusterScenario:
             supervisor.add(reader, self.workload.consume)
         supervisor.add(ADMIN, self.workload.administer)
         supervisor.add(AUDITOR, self.workload.audit)
+        self.mover = PartitionMover(world, self.cluster)
+        if plan.has_moves:
+            supervisor.add(MOVER, self.mover.run)
 
     def _resolve_role(self, name: str) -> str:
         """The machine that has a role now; the first node if no machine has it."""
@@ -149,7 +161,7 @@ class ClusterScenario:
             lambda: all(last_ack.get(name, 0.0) > calm for name in names),
             "every producer gets an acknowledgement",
         )
-        self.workload.is_administering = False
+        self.workload.is_administering = self.mover.is_moving = False
         self._until_settled()
         self.workload.is_producing = False
         world.trace("producers stop")
@@ -180,6 +192,23 @@ class ClusterScenario:
         self._until_settled()
         for partition in self.workload.partitions:
             self._check_copies(*partition)
+        self._until(lambda: not self._strays(), "every node has deleted the replicas that it lost")
+
+    def _strays(self) -> list[tuple[str, str, int]]:
+        """Logs of partitions that are not assigned to their node."""
+        latest = self.cluster.metadata.latest
+        assigned = {
+            (str(topic.name), index, node)
+            for topic in latest.topics_by_name.values()
+            for index, one in enumerate(topic.partitions)
+            for node in one.replicas
+        }
+        return [
+            (name, *key)
+            for name, settings in self.cluster.settings.items()
+            for key in logs_on(self._world.hosts[name].disk.files(), data_directory(name))
+            if key[0] != METADATA_TOPIC and (*key, settings.node_id) not in assigned
+        ]
 
     def _check_copies(self, topic: str, index: int) -> None:
         """Compare the replicas byte by byte; they are in sync, and producers have stopped."""

@@ -22,7 +22,7 @@ from riverrun.simulation.world import World
 
 BROKER = "broker"
 READERS = ("reader-1", "reader-2")
-ADMIN, AUDITOR = "admin", "auditor"
+ADMIN, AUDITOR, MOVER = "admin", "auditor", "mover"
 FAULTS_MAX, CLUSTER_FAULTS_MAX = 12, 10
 VOTERS_MAX = 5
 PRODUCE_PAUSE_SECONDS_MAX = 0.8
@@ -122,6 +122,8 @@ class ClusterPlan:
     faulty_seconds: float
     faults: tuple[Fault, ...]
     forms_under_faults: bool = False
+    has_moves: bool = False
+    """Whether an administrator moves partitions between nodes."""
     bug: ClusterBug | None = None
 
     @property
@@ -138,10 +140,13 @@ class ClusterPlan:
 
     @property
     def clients(self) -> list[str]:
-        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR]
+        movers = (MOVER,) if self.has_moves else ()
+        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR, *movers]
 
 
-def draw_cluster_plan(seed: int, nodes: int, *, bug: ClusterBug | None = None) -> ClusterPlan:
+def draw_cluster_plan(
+    seed: int, nodes: int, *, has_moves: bool = False, bug: ClusterBug | None = None
+) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")
     controllers = nodes
@@ -159,6 +164,7 @@ def draw_cluster_plan(seed: int, nodes: int, *, bug: ClusterBug | None = None) -
         faulty_seconds=faulty_seconds,
         faults=(),
         forms_under_faults=rng.random() < 0.15,
+        has_moves=has_moves,
         bug=bug,
     )
     kinds = [kind for kind in FaultKind if nodes > 1 or kind not in ON_CLUSTERS]

@@ -17,7 +17,8 @@ from riverrun.simulation.workloads.plans import ClusterPlan, RunOutcome, draw_cl
 from tests.processes import executable
 
 BUDGET_SECONDS = float(os.environ.get("RIVERRUN_SIMULATION_SECONDS", "60"))
-SHARES = ((3, 0.6), (4, 0.2), (5, 0.2))
+SHARES = ((3, 0.4), (4, 0.2), (5, 0.2))
+MOVES_SHARE = 0.2
 
 SURVIVED = {
     "the-controller-killed": "kill@1+1:controller kill@4+1:controller",
@@ -47,6 +48,12 @@ SURVIVED = {
     "a-sync-fails": "sync-error@1+2:leader=1",
     "the-leader-killed-while-a-follower-catches-up": "kill@1+2:follower kill@3.2+1:leader",
     "every-node-isolated": "partition@1+4:node-1|node-2,node-3 partition@1+4:node-2|node-3",
+    "moved-and-the-leader-killed": "kill@1+1:leader kill@3+1:leader kill@5+1:leader",
+    "moved-and-the-controller-killed": "kill@1+1:controller kill@3+1:controller",
+    "moved-and-a-disk-full": "disk-full@1+3:follower=300 disk-full@5+3:other-follower=300",
+    "moved-and-nodes-cut-off": "partition@1+3:leader|follower partition@5+3:leader|other-follower",
+    "moved-and-each-node-stopped": "terminate@1+1:node-1 terminate@3+1:node-2 terminate@5+1:node-4",
+    "moved-and-all-without-power": "power-loss@3+1:node-1,node-2,node-3,node-4",
     "a-storm": " ".join(f"kill@{1 + n * 0.7:g}+0.5:node-{n % 3 + 1}" for n in range(9)),
 }
 
@@ -91,7 +98,9 @@ def test_cluster_of_one_node_survives_faults() -> None:
 @pytest.mark.parametrize("name", list(SURVIVED))
 def test_cluster_survives(name: str) -> None:
     synced = "true" if len(name) % 2 else "false"
-    expect_no_failure(run_any(plan_with(4, SURVIVED[name], log_flush_before_ack=synced)))
+    has_moves = name.startswith("moved-")
+    plan = plan_with(4, SURVIVED[name], 4 if has_moves else 3, log_flush_before_ack=synced)
+    expect_no_failure(run_any(dataclasses.replace(plan, has_moves=has_moves)))
 
 
 @pytest.mark.timeout(BUDGET_SECONDS + 900)  # the budget, and time to shrink a failure
@@ -99,6 +108,12 @@ def test_cluster_survives(name: str) -> None:
 def test_promises_hold_under_random_faults_of_a_cluster(nodes: int, share: float) -> None:
     """Run the command, whose seeds give the same runs in every process."""
     hold(f"--nodes={nodes}", "--seeds=1..10000", f"--budget={BUDGET_SECONDS * share}")
+
+
+@pytest.mark.timeout(BUDGET_SECONDS + 900)
+def test_promises_hold_while_partitions_move() -> None:
+    budget = f"--budget={BUDGET_SECONDS * MOVES_SHARE}"
+    hold("--nodes=4", "--moves", "--seeds=1..10000", budget)
 
 
 def hold(*options: str) -> None:

@@ -96,3 +96,30 @@ def test_planted_bug_is_found_and_the_correct_cluster_passes(bug: ClusterBug) ->
             assert not sound.verdict, "\n".join([f"seed {seed}: {sound.message}", *sound.story])
             return
     raise AssertionError(f"no run found the bug: {bug.value}")
+
+
+MOVES = {
+    # The old leader leaves, and the new one has nothing. No fault is necessary.
+    ClusterBug.NEW_REPLICA_JOINS_EMPTY: "",
+    ClusterBug.REMOVED_REPLICA_STAYS: "",
+    ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET: "slow-link@1+8:node-1|node-2,node-3,node-4=300",
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bug", list(MOVES), ids=lambda bug: bug.name)
+def test_planted_bug_of_reassignment_is_found_and_the_correct_cluster_passes(
+    bug: ClusterBug,
+) -> None:
+    for seed in SEEDS:
+        plan = dataclasses.replace(
+            draw_cluster_plan(seed, 4, has_moves=True, bug=bug),
+            faults=parse_schedule(MOVES[bug]),
+            faulty_seconds=10.0,
+            forms_under_faults=False,
+        )
+        if run_any(plan).failure is not None:
+            sound = describe(run_any(dataclasses.replace(plan, bug=None)))
+            assert not sound.verdict, "\n".join([f"seed {seed}: {sound.message}", *sound.story])
+            return
+    raise AssertionError(f"no run found the bug: {bug.value}")

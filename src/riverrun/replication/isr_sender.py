@@ -209,6 +209,9 @@ def _log_verdict(partition: Partition, proposal: IsrProposal, verdict: IsrVerdic
 
 
 def _event(error: ErrorCode) -> str:
+    if error is ErrorCode.NEW_LEADER_ELECTED:
+        # The change was made. It also ended a reassignment that takes the partition from us.
+        return "another replica leads"
     return "ISR change rejected" if error else "ISR changed"
 
 

@@ -76,7 +76,7 @@ def alter_partition_reassignments(
             throttle_time_ms=0,
             allow_replication_factor_change=is_factor_free,
             error_code=ErrorCode.NONE,
-            error_message=None,
+            error_message=None if responses else "",  # as in Kafka
             responses=responses,
         ),
     )
@@ -152,9 +152,7 @@ class _Reassignments:
         self, topic: TopicImage, index: int, partition: PartitionImage
     ) -> PartitionChangeRecord | None:
         if not is_reassigning(partition):
-            raise KafkaError(
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-            )
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         rules = election_rules(self._configs, self._image, topic)
         isr = without(partition.isr, partition.adding)
         eligible = without(partition.elr, partition.adding)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import NO_LEADER, Image, PartitionImage
 from riverrun.metadata.metadata_log import MetadataLog
+from riverrun.simulation.checks.reassignments import ReassignmentHistory
 from riverrun.simulation.failures import SafetyViolation
 from riverrun.simulation.loop import NodeLoop
 from riverrun.simulation.world import World
@@ -43,6 +44,7 @@ class MetadataHistory:
         self._images: dict[int, tuple[str, Image]] = {}
         self._processes: dict[NodeLoop, _Seen] = {}
         self._epochs: dict[str, int] = {}
+        self.reassignments = ReassignmentHistory()
 
     def began(self, process: NodeLoop, find: Callable[[], MetadataLog | None]) -> None:
         """Observe a new process; ``find`` returns its metadata log once it exists."""
@@ -129,10 +131,10 @@ class MetadataHistory:
             old = before.topics_by_id.get(topic_id)
             for index, partition in enumerate(topic.partitions):
                 where = f"{topic.name}-{index}"
-                known = old is not None and index < len(old.partitions)
-                self._check_partition(
-                    where, old.partitions[index] if old and known else None, partition
-                )
+                known = old.partitions[index] if old and index < len(old.partitions) else None
+                self._check_partition(where, known, partition)
+                if known is not None and known is not partition:
+                    self.reassignments.changed((topic_id, index), known, partition)
 
     def _check_partition(self, where: str, old: PartitionImage | None, new: PartitionImage) -> None:
         if new.leader != NO_LEADER and new.leader not in new.isr:

@@ -17,7 +17,7 @@ from riverrun.model.ids import Offset
 from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import QuorumMember
-from riverrun.replication import leader_state, reading
+from riverrun.replication import reading
 from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
@@ -82,10 +82,7 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
         case ClusterBug.NEW_INCARNATION_STAYS_IN_ISR:
             return [(leadership, "restart", lambda *arguments, **options: [])]
         case ClusterBug.NEW_REPLICA_JOINS_EMPTY:
-            return [
-                (leader_state, "holds_acknowledged_records", lambda **_: True),
-                (LeaderState, "_is_nearly_caught_up", lambda self, follower, _: True),
-            ]
+            return [(LeaderState, "propose_joins", _propose_at_the_first_fetch)]
         case ClusterBug.REMOVED_REPLICA_STAYS:
             return [(LogDirectory, "delete", _only_close)]
         case ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET:
@@ -141,6 +138,13 @@ def _do_not_wait_for_duplicates(append: Any) -> Any:
 
 
 # Reassignment
+
+
+def _propose_at_the_first_fetch(self: Any, leader_end: int, high_watermark: int) -> None:
+    joining = [one.node for one in self.out_of_sync if one.broker_epoch >= 0]
+    if self.pending is None and joining and self._peers.now() >= self._not_before:
+        wanted = (*self.isr, *joining)
+        self._propose(tuple(node for node in self._replicas if node in wanted))
 
 
 def _only_close(self: Any, partition: Any) -> None:

@@ -43,9 +43,6 @@ class PartitionMover:
         self._cluster = cluster
         self.is_moving = True
         self.confirmed = 0
-        self.cancelled = 0
-        self._originals: dict[Key, Replicas] = {}
-        """The replicas of partitions before their reassignment began."""
         self._in_doubt_until = 0.0
 
     async def run(self, environment: Environment) -> None:
@@ -64,7 +61,6 @@ class PartitionMover:
                             await self._move_something(pool, rng)
                 except (KafkaError, UnsupportedApi, OSError) as error:
                     self._world.record(f"mover gives up: {type(error).__name__}")
-                    self._originals.clear()
                     self._in_doubt_until = self._world.now + DOUBT_SECONDS
 
     async def _move_something(self, pool: ConnectionPool, rng: random.Random) -> None:
@@ -74,8 +70,6 @@ class PartitionMover:
         topic = rng.choice(topics)
         index = rng.randrange(len(topic.partitions))
         key = (str(topic.name), index)
-        if not is_reassigning(topic.partitions[index]):
-            self._originals[key] = topic.partitions[index].replicas
         target = self._draw_target(rng, topic.partitions[index])
         code = await self._ask(pool, key, target)
         partition = self._cluster.partition(*key)
@@ -84,15 +78,13 @@ class PartitionMover:
         self.confirmed += 1
         if self._world.now < self._in_doubt_until:
             return
-        original = self._originals.get(key)
-        if target is None:
-            self.cancelled += 1
-            if original is not None and sorted(partition.replicas) != sorted(original):
-                raise SafetyViolation(
-                    f"{key}: cancelled, but on {partition.replicas} instead of {original}"
-                )
-        elif current(partition).target != target:
-            raise SafetyViolation(f"{key}: moved to {target}, but is {partition}")
+        if target is not None:
+            if current(partition).target != target:
+                raise SafetyViolation(f"{key}: moved to {target}, but is {partition}")
+            return
+        ended = self._cluster.metadata.reassignments.last.get((topic.id, index))
+        if ended is not None and not ended.is_where_it_began:
+            raise SafetyViolation(f"{key}: a cancelled reassignment ended elsewhere: {ended}")
 
     def _draw_target(self, rng: random.Random, partition: PartitionImage) -> Replicas | None:
         if is_reassigning(partition) and rng.random() < CANCEL_PROBABILITY:

@@ -38,6 +38,7 @@ ASYNC_MODULES = (
     "replication/follower/fetcher.py",
     "replication/isr_sender.py",
     "replication/repair/repairer.py",
+    "replication/stalled_moves.py",
     "storage/log_manager.py",
     "storage/scrubbing/scrubber.py",
 )

@@ -166,3 +166,10 @@ def test_wiped_voter_that_stops_while_rejoining_votes_again(
     # Without the stored intention to rejoin it must fail.
     monkeypatch.setattr(Rejoining, "intend", lambda _: None)
     assert run_any(plan).failure is not None, "the node rejoins without its stored intention"
+
+
+def test_reassignment_to_a_node_that_is_down_is_cancelled() -> None:
+    plan = plan_with(7, "kill@1.5+8:node-4", 4, reassignment_stall_timeout_ms="1500")
+    outcome = run_any(dataclasses.replace(plan, has_moves=True))
+    expect_no_failure(outcome)
+    assert any("makes no progress" in line for line in outcome.story)

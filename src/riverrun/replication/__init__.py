@@ -10,6 +10,7 @@
 - ``isr_sender.py``: sends ISR proposals to the controller and checks ISRs periodically
 - ``fetch_watches.py``: the fetches that a partition wakes
 - ``throttle.py``: the rate limit of replicas that catch up
+- ``stalled_moves.py``: cancels reassignments that make no progress
 - ``offset_waiters.py``: callbacks that wait for an offset
 - ``refused_producers.py``: keeps the order of idempotent producers after a refused batch
 - ``flusher.py``: flushes for flush.before.ack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.settings import LONG_MAX, SECOND_MS, SettingKind, Settings, setting
+from riverrun.model.settings import LONG_MAX, MINUTE_MS, SECOND_MS, SettingKind, Settings, setting
 from riverrun.replication.isr import IsrLimits
 
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -59,6 +59,15 @@ class ReplicationSettings(Settings):
         live=True,
         doc="Maximum bytes per second that this node sends, as leader, to replicas out of sync of "
         "the partitions that leader.replication.throttled.replicas names.",
+    )
+    reassignment_stall_ms: int = setting(
+        30 * MINUTE_MS,
+        name="reassignment.stall.timeout.ms",
+        kind=SettingKind.LONG,
+        at_least=-1,
+        live=True,
+        doc="A reassignment is cancelled when a new replica makes no progress for this time: its "
+        "node is down, its disk is full, or its throttle is zero. -1 disables this.",
     )
     replica_selector: str = setting(
         "",

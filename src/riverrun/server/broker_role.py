@@ -34,6 +34,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.replication.repair.repairer import Repairer, RepairQueue, ReplicaDisk
 from riverrun.replication.replicas import Replicas
+from riverrun.replication.stalled_moves import StalledMoves
 from riverrun.replication.throttle import Throttle, leader_list
 from riverrun.server.controller_link import previous_run
 from riverrun.server.controller_link.channel import ControllerChannel, ControllerChannels
@@ -50,6 +51,12 @@ from riverrun.storage.log import Log
 from riverrun.storage.recovery.loss import remove_loss
 from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.alter_partition_reassignments_request import (
+    AlterPartitionReassignmentsRequest,
+)
+from riverrun.wire.messages.alter_partition_reassignments_response import (
+    AlterPartitionReassignmentsResponse,
+)
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
@@ -61,7 +68,7 @@ DIRECTORY_CHECK_SECONDS: Final = 0.25
 FAILURE_REPORT_SECONDS_MAX: Final = 2.0
 """For a node with a failed disk to report it to the controller."""
 REQUEST_SECONDS_MAX: Final = 10.0
-"""For AlterPartition and AssignReplicasToDirs."""
+"""For AlterPartition, AssignReplicasToDirs and cancelled reassignments."""
 REGISTRATION_SECONDS_MAX: Final = 60.0
 APPEND_WARNING_SECONDS: Final = 10.0
 """Log failed appends at most this often for each partition."""
@@ -132,6 +139,7 @@ class BrokerRole:
         self._repairer = _build_repairer(
             services, repair_queue, self._fetchers, channels.open("repairs")
         )
+        self._stalled_moves = _build_stalled_moves(services, channels.open("moves"))
         declare_metrics(services.metrics, services)
         self._group_lag = _build_group_lag(services)
         # There is no await before the subscription, so no image is missed.
@@ -169,6 +177,7 @@ class BrokerRole:
         tasks.start(scrub.run(), name="scrub")
         tasks.start(self._fetchers.run(), name="followers")
         tasks.start(self._isr_sender.run(), name="in-sync replicas")
+        tasks.start(self._stalled_moves.run(), name="moves")
 
     async def serve(self) -> None:
         """Send heartbeats. Returns when the broker is unfenced. Its listeners must be open."""
@@ -387,6 +396,28 @@ def _build_isr_sender(
         send=send,
         broker_epoch=lambda: services.lifecycle.epoch,
         clock=services.clock,
+    )
+
+
+def _build_stalled_moves(services: BrokerServices, channel: ControllerChannel) -> StalledMoves:
+    async def send(
+        request: AlterPartitionReassignmentsRequest,
+    ) -> AlterPartitionReassignmentsResponse:
+        response: AlterPartitionReassignmentsResponse = await channel.request(
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, timeout_s=REQUEST_SECONDS_MAX
+        )
+        return response
+
+    def timeout_ms() -> int:
+        image, static = services.metadata.current, services.settings.replication
+        return services.configs.effective(image, static).reassignment_stall_ms
+
+    return StalledMoves(
+        services.replicas,
+        send=send,
+        timeout_ms=timeout_ms,
+        clock=services.clock,
+        metrics=services.metrics,
     )
 
 

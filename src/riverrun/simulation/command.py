@@ -84,14 +84,14 @@ def simulate(
     done = 0
     simulated = 0.0
     shown = began
-    chosen_world = {"nodes": nodes, "faults": schedule, "has_moves": moves, "bug": planted}
-    run_one = partial(run_seed, **chosen_world)
+    run_one = partial(run_seed, nodes=nodes, faults=schedule, has_moves=moves, bug=planted)
+    draw = partial(draw_any, nodes=nodes, faults=schedule, has_moves=moves, bug=planted)
     with _runs(chosen, jobs, run_one) as reports:
         for report in reports:
             done += 1
             simulated += report.simulated_seconds
             if report.verdict is not SeedVerdict.HOLDS:
-                _fail(report, draw_any(report.seed, **chosen_world), story)
+                _fail(report, draw(report.seed), story)
             if story or seed is not None:
                 _show(report, story)
             now = time.monotonic()

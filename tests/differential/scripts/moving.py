@@ -27,6 +27,7 @@ def reassign(script: Script) -> None:
     _alter(script, "unknown partition", [(name, [(7, [1]), (-1, [1]), (8, None)])])
     _alter(script, "no topics", [])
     _alter(script, "no partitions", [(name, [])])
+    several: list[tuple[str, Sequence[tuple[int, Target]]]]
     several = [(name, [(0, [1]), (1, [99]), (2, None), (9, [1])]), (nobody, [(0, [1])])]
     _alter(script, "several are judged apart", several)
     if script.at_least("alter_partition_reassignments", 1):

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 
-from riverrun.cluster.partitions import leadership, reassignment
+from riverrun.cluster.partitions import assignment, leadership, reassignment
 from riverrun.model.ids import Offset
 from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
@@ -86,7 +86,7 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
         case ClusterBug.REMOVED_REPLICA_STAYS:
             return [(LogDirectory, "delete", _only_close)]
         case ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET:
-            return [(reassignment, "start", _forget_the_first_target(reassignment.start))]
+            return [(reassignment, "start", _forget_the_first_target(assignment.start))]
 
 
 # The quorum

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator
 
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.partition import Partition
-from riverrun.server.metrics.replication_metrics import declare_replication_metrics
+from riverrun.server.metrics.replication_metrics import (
+    declare_reassignment_metrics,
+    declare_replication_metrics,
+)
 from riverrun.server.services import BrokerServices
 
 
 def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
     replicas = services.replicas
     declare_replication_metrics(metrics, replicas)
+    declare_reassignment_metrics(metrics, replicas)
 
     def by_partition(name: str, description: str, read: Callable[[Partition], float]) -> None:
         def samples() -> Iterator[Sample]:

@@ -46,11 +46,6 @@ def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
         count(lambda partition: len(partition.isr) < partition.image.replication_factor),
     )
     metrics.gauge(
-        "riverrun_reassigning_partitions",
-        "Partitions led here that are being reassigned.",
-        count(lambda partition: bool(partition.image.adding or partition.image.removing)),
-    )
-    metrics.gauge(
         "riverrun_under_min_isr_partitions",
         "Partitions led here that reject acks=all: too few in-sync replicas.",
         count(lambda partition: len(partition.isr) < partition.min_in_sync()),
@@ -77,6 +72,18 @@ def declare_replication_metrics(metrics: Metrics, replicas: Replicas) -> None:
             lambda partition, follower: follower.lag_ms(
                 partition.log.end_offset, replicas.peers.now()
             )
+        ),
+    )
+
+
+def declare_reassignment_metrics(metrics: Metrics, replicas: Replicas) -> None:
+    metrics.gauge(
+        "riverrun_reassigning_partitions",
+        "Partitions led here that are being reassigned.",
+        lambda: sum(
+            1
+            for partition in replicas
+            if partition.is_leader and (partition.image.adding or partition.image.removing)
         ),
     )
 

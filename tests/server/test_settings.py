@@ -212,3 +212,8 @@ def test_every_setting_has_a_unique_name_a_description_and_a_valid_default() -> 
     assert all(declared.doc for declared in declared_settings())
     for declared in declared_settings():
         assert declared.parse(declared.render(declared.default)) == declared.default
+
+
+def test_mode_of_a_broker_is_refused_in_a_nodes_own_settings() -> None:
+    with pytest.raises(SettingError, match=r"broker.mode: .*riverrun cluster maintenance"):
+        NodeSettings.from_texts({"broker.mode": "maintenance"})

@@ -6,8 +6,8 @@ committed. A decision without records also read the newest image, so its respons
 image is committed.
 
 Besides serving requests, the active controller fences brokers whose session expires, probes suspect
-brokers, elects leaders for partitions that have none, and moves leadership back to preferred
-replicas.
+brokers, elects leaders for partitions that have none, hands over the leaderships of brokers in
+maintenance, and moves leadership back to preferred replicas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from riverrun.cluster.brokers.sessions import Sessions
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import RECORDS_MAX, Decision
 from riverrun.cluster.metrics import ControllerMetrics
-from riverrun.cluster.partitions.elect_leaders import balance
+from riverrun.cluster.partitions.elect_leaders import balance, hand_over
 from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elr import records_to_enable
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
@@ -55,6 +55,9 @@ URGENT_PENDING_MAX: Final = 1_500
 """Slots reserved for nodes. Otherwise a flood of client requests would make all brokers look
 silent."""
 PROBE_PAUSE_SECONDS: Final = 0.05
+HAND_OVER_SECONDS: Final = 0.5
+"""How often leaderships of brokers in maintenance are handed over: replicas may join the in-sync
+set at any time."""
 
 log = structlog.get_logger("riverrun.controller")
 
@@ -135,7 +138,7 @@ class ActiveController:
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
-        self._balance_at = self._unclean_at = 0.0
+        self._balance_at = self._unclean_at = self._hand_over_at = 0.0
 
     async def submit(
         self, decide: Decide[R], *, is_urgent: bool = False, reads_committed: bool = True
@@ -318,6 +321,9 @@ class ActiveController:
         if now >= self._unclean_at:
             self._unclean_at = now + settings.unclean_check_ms / 1000
             self._attempt("election", self._elect_leaderless)
+        if now >= self._hand_over_at:
+            self._hand_over_at = now + HAND_OVER_SECONDS
+            self._attempt("hand-over of leadership", self._hand_over)
         if settings.auto_rebalance and now >= self._balance_at:
             self._balance_at = now + settings.imbalance_check_s
             self._attempt("leader rebalance", self._balance)
@@ -329,6 +335,12 @@ class ActiveController:
         decision = balance(self._configs, image)
         if decision.response:
             self._balance_at = 0.0  # more remain: continue with the next tick
+        return decision
+
+    def _hand_over(self, image: Image) -> Decision[bool]:
+        decision = hand_over(self._configs, image)
+        if decision.response:
+            self._hand_over_at = 0.0
         return decision
 
     def _fence(self, nodes: Collection[NodeId]) -> None:

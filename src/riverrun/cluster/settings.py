@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from riverrun.cluster.brokers.modes import BROKER_MODE, BrokerMode
 from riverrun.model.settings import INT_MAX, SECOND_MS, SettingKind, Settings, setting
 
 
@@ -59,4 +60,13 @@ class ControllerSettings(Settings):
         at_least=0,
         at_most=INT_MAX,
         doc="How long a stopping broker waits for the end of its controlled shutdown.",
+    )
+    broker_mode: str = setting(
+        BrokerMode.ACTIVE.value,
+        name=BROKER_MODE,
+        choices=tuple([mode.value for mode in BrokerMode]),
+        live=True,
+        doc="Set for one broker of a running cluster by `riverrun cluster maintenance` and "
+        "`decommission`. In maintenance a broker leads no partition that another in-sync replica "
+        "can lead. A decommissioning broker also gets no new replicas.",
     )

@@ -18,6 +18,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
@@ -181,6 +182,12 @@ class NodeSettings:
         if len(made.identity.log_dirs) != 1:
             raise SettingError(
                 "log.dirs", ",".join(made.identity.log_dirs), "a node has one data directory"
+            )
+        if BROKER_MODE in texts:
+            raise SettingError(
+                BROKER_MODE,
+                texts[BROKER_MODE],
+                "the mode belongs to a running cluster; use `riverrun cluster maintenance`",
             )
         if not made.formation.roles:
             raise SettingError("process.roles", "", "a node is broker, controller, or both")

@@ -4,5 +4,6 @@
 |---|---|
 | ``registration`` | BrokerRegistration, ControllerRegistration, UnregisterBroker |
 | ``heartbeats`` | BrokerHeartbeat: the state machine of a broker |
+| ``modes`` | brokers that should lead nothing, or be emptied |
 | ``sessions`` | which brokers are alive; in memory only |
 """

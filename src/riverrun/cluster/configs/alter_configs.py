@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
+from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.configs.group_configs import check_group, check_metrics
 from riverrun.cluster.configs.node_configs import (
     CLUSTER,
@@ -281,6 +282,8 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
             check_metrics(texts, image.config(kind, name))
         case _:
             _check_security(image.config(kind, name), texts)
+            if name == CLUSTER and BROKER_MODE in texts:
+                raise _invalid(f"{BROKER_MODE} is a setting of one broker, not of the cluster.")
             if is_elr_enabled(image):
                 _check_min_insync_replicas(image, name, texts)
 

@@ -1,9 +1,11 @@
-"""ElectLeaders, and the automatic return of leadership to preferred replicas."""
+"""ElectLeaders, the automatic return of leadership to preferred replicas, and its hand-over by
+brokers in maintenance."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from riverrun.cluster.brokers.modes import resting
 from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.election_rules import election_rules
 from riverrun.cluster.partitions.partition_change import Election, LeaderCandidates, change
@@ -118,7 +120,7 @@ def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decisi
             preferred = partition.replicas[0]
             if partition.leader == preferred or preferred not in partition.isr:
                 continue
-            if not candidates.may_lead(partition, preferred):
+            if not candidates.should_lead(partition, preferred):
                 continue
             if len(records) == limit:
                 return Decision(records=tuple(records), response=True)
@@ -126,6 +128,29 @@ def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decisi
             record = change(
                 topic.id, index, partition, rules, candidates, election=Election.PREFERRED
             )
+            if record is not None:
+                records.append(record)
+    return Decision(records=tuple(records), response=False)
+
+
+def hand_over(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decision[bool]:
+    """Let other in-sync replicas lead where a broker in maintenance does; True if more than
+    ``limit`` remain. A partition without another one keeps its leader."""
+    nodes = resting(image)
+    records: list[PartitionChangeRecord] = []
+    if not nodes:
+        return Decision(response=False)
+    candidates = LeaderCandidates(image, without=nodes)
+    for topic in image.topics_by_name.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader not in nodes:
+                continue
+            if not any(candidates.may_lead(partition, node) for node in partition.isr):
+                continue
+            if len(records) == limit:
+                return Decision(records=tuple(records), response=True)
+            rules = election_rules(configs, image, topic)
+            record = change(topic.id, index, partition, rules, candidates)
             if record is not None:
                 records.append(record)
     return Decision(records=tuple(records), response=False)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from riverrun.cluster.brokers.modes import BROKER_MODE, BrokerMode, mode_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.election_rules import ElectionRules, election_rules
 from riverrun.cluster.partitions.partition_change import (
@@ -25,12 +26,14 @@ from riverrun.metadata.image import (
     DIRECTORY_LOST,
     NO_LEADER,
     BrokerImage,
+    ConfigType,
     Image,
     PartitionImage,
     TopicImage,
 )
 from riverrun.metadata.records import (
     BrokerRegistrationChangeRecord,
+    ConfigRecord,
     PartitionChangeRecord,
     UnregisterBrokerRecord,
 )
@@ -88,6 +91,16 @@ def unregister(configs: Configs, image: Image, node: NodeId) -> list[Record]:
     records: list[Record] = list(_leave(configs, image, (node,), unclean=(node,)))
     epoch = image.brokers[node].epoch
     records.append(UnregisterBrokerRecord(broker_id=node, broker_epoch=epoch))
+    if mode_of(image, node) is not BrokerMode.ACTIVE:
+        # Otherwise a new broker with this id would start in the mode of the old one.
+        records.append(
+            ConfigRecord(
+                resource_type=ConfigType.BROKER,
+                resource_name=str(node),
+                name=BROKER_MODE,
+                value=None,
+            )
+        )
     return records
 
 

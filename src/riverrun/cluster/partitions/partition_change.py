@@ -25,6 +25,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from riverrun.cluster.brokers.modes import resting
 from riverrun.cluster.partitions.assignment import (
     Assignment,
     Nodes,
@@ -73,12 +74,17 @@ class LeaderCandidates:
             for broker in image.brokers.values()
             if broker.id not in without and (broker.id in also or image.is_active(broker.id))
         }
+        self._resting = resting(image)
 
     def may_lead(self, partition: PartitionImage, node: NodeId) -> bool:
         online = self._online.get(node)
         if online is None or node not in partition.replicas:
             return False
         return is_online(online, partition.directories[partition.replicas.index(node)])
+
+    def should_lead(self, partition: PartitionImage, node: NodeId) -> bool:
+        """Brokers in maintenance lead only where no other replica can."""
+        return node not in self._resting and self.may_lead(partition, node)
 
 
 def is_online(online: tuple[UUID, ...], directory: UUID) -> bool:
@@ -203,13 +209,14 @@ def _elect(
     may_lead = candidates.may_lead
     if election is Election.PREFERRED:
         preferred = partition.replicas[0]
-        if preferred in safe and may_lead(partition, preferred):
+        if preferred in safe and candidates.should_lead(partition, preferred):
             return preferred, False
     if partition.leader in safe and may_lead(partition, partition.leader):
         return partition.leader, False
-    for node in partition.replicas:
-        if node in safe and may_lead(partition, node):
-            return node, False
+    for is_suitable in (candidates.should_lead, may_lead):
+        for node in partition.replicas:
+            if node in safe and is_suitable(partition, node):
+                return node, False
     if rules.is_elr_enabled and not safe and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
         if may_lead(partition, last):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from riverrun.cluster.brokers.modes import is_emptied
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.assignment import (
@@ -192,8 +193,12 @@ def check_target(image: Image, partition: PartitionImage, target: Sequence[int])
             reason = f"includes broker {node}, but no such broker is registered."
         elif node == previous:
             reason = f"includes the broker {node} more than once."
-        elif node not in partition.replicas and is_cordoned(broker):
+        elif node in partition.replicas:
+            pass
+        elif is_cordoned(broker):
             reason = f"adds a replica on broker {node}, but all its log directories are cordoned."
+        elif is_emptied(image, NodeId(node)):
+            reason = f"adds a replica on broker {node}, but the broker is being decommissioned."
         if reason is not None:
             break
         previous = node

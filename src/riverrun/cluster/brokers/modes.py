@@ -1,0 +1,45 @@
+"""The mode of a broker: an operator's wish that it leads nothing, or that it is emptied.
+
+| mode | may lead | gets new replicas |
+|---|---|---|
+| active | yes | yes |
+| maintenance | only if no other in-sync replica can | yes |
+| decommissioning | only if no other in-sync replica can | no |
+
+The mode is the dynamic setting ``broker.mode`` of one broker. It is part of the metadata, so it
+survives restarts of the broker and changes of the controller.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.model.ids import NodeId
+
+BROKER_MODE: Final = "broker.mode"
+
+
+class BrokerMode(StrEnum):
+    ACTIVE = "active"
+    MAINTENANCE = "maintenance"
+    DECOMMISSIONING = "decommissioning"
+
+
+_MODES: Final = {mode.value: mode for mode in BrokerMode}
+
+
+def mode_of(image: Image, node: NodeId) -> BrokerMode:
+    text = image.config(ConfigType.BROKER, str(node)).get(BROKER_MODE, "")
+    return _MODES.get(text, BrokerMode.ACTIVE)
+
+
+def is_emptied(image: Image, node: NodeId) -> bool:
+    """Whether the broker must get no new replicas."""
+    return mode_of(image, node) is BrokerMode.DECOMMISSIONING
+
+
+def resting(image: Image) -> tuple[NodeId, ...]:
+    """The registered brokers that should lead nothing."""
+    return tuple([node for node in image.brokers if mode_of(image, node) is not BrokerMode.ACTIVE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from riverrun.cluster.brokers.modes import BROKER_MODE, is_emptied, resting
+from riverrun.cluster.brokers.registration import retire
 from riverrun.cluster.configs.alter_configs import incremental_alter_configs
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.elect_leaders import balance, elect_leaders, hand_over
@@ -138,3 +139,23 @@ def test_mode_is_a_setting_of_one_broker(resource: str, mode: str, code: ErrorCo
     configs = Configs(declared, given={}, node_id=NodeId(1), log=LogSettings())
     decision = incremental_alter_configs(configs, cluster(), request)
     assert decision.response.responses[0].error_code is code
+
+
+def retired(image: Image, *, alive: bool = False) -> tuple[NodeId, ...]:
+    return retire(CONFIGS, image, lambda broker: alive).response
+
+
+def test_decommissioned_broker_that_stopped_is_unregistered() -> None:
+    image = in_mode(cluster(P(2, (2, 3), replicas=(2, 3)), fenced=(1,)), 1, "decommissioning")
+    decision = retire(CONFIGS, image, lambda broker: False)
+    assert decision.response == (1,)
+    assert NodeId(1) not in replayed(image, decision.records).brokers
+
+
+def test_decommissioned_broker_stays_registered_while_it_lives_or_holds_replicas() -> None:
+    emptied = cluster(P(2, (2, 3), replicas=(2, 3)), fenced=(1,))
+    assert retired(in_mode(emptied, 1, "decommissioning"), alive=True) == ()
+    assert retired(in_mode(cluster(P(2, (2, 3)), fenced=(1,)), 1, "decommissioning")) == ()
+    assert retired(in_mode(cluster(P(2, (2,), replicas=(2,))), 1, "decommissioning")) == ()
+    assert retired(in_mode(emptied, 1, "maintenance")) == ()
+    assert retired(emptied) == ()

@@ -170,6 +170,14 @@ def leads_any(image: Image, node: NodeId) -> bool:
     )
 
 
+def holds_any(image: Image, node: NodeId) -> bool:
+    return any(
+        node in partition.replicas
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions
+    )
+
+
 def _leave(
     configs: Configs,
     image: Image,

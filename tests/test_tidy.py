@@ -21,6 +21,7 @@ PURE_PACKAGES = (
     "replication",
     "coordinator",
     "cluster",
+    "placement",
     "records",
     "wire",
 )

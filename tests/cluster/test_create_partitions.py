@@ -54,7 +54,7 @@ def grow(
         timeout_ms=1,
         validate_only=validate_only,
     )
-    decision = create_partitions(image, request, SeededRandomness())
+    decision = create_partitions(make_configs(), image, request, SeededRandomness())
     after = replayed(image, decision.records) if decision.records else image
     return list(decision.response.results), after
 

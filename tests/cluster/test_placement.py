@@ -1,144 +1,138 @@
-"""Placement of replicas: balanced over brokers and racks for any numbers."""
+"""Placement of new topics in a cluster: the inputs come from the image."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from __future__ import annotations
 
-from riverrun.cluster.partitions.placement import PlacementCandidate, place, placement_candidates
-from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
-from tests.cluster.fakes import SeededRandomness, cluster_of
+from collections import Counter
+from uuid import UUID
 
+from msgspec.structs import replace
 
-def brokers(count: int, racks: int = 0, fenced: int = 0) -> list[PlacementCandidate]:
-    return [
-        PlacementCandidate(
-            id=NodeId(number),
-            rack=f"rack{number % racks}" if racks else None,
-            is_fenced=number >= count - fenced,
-        )
-        for number in range(count)
-    ]
-
-
-Case = tuple[int, int, int, int, int]
-cases = st.integers(1, 8).flatmap(
-    lambda count: st.tuples(
-        st.just(count),
-        st.integers(1, count),
-        st.integers(1, 40),
-        st.integers(0, count),
-        st.integers(0, 2**32),
-    )
+from riverrun.cluster.configs.node_configs import Configs
+from riverrun.cluster.partitions.placement import (
+    NewReplicas,
+    ReplicaTotals,
+    placement_broker,
+    placement_settings,
 )
+from riverrun.cluster.topics.create_topics import create_topics
+from riverrun.cluster.topics.delete_topics import delete_topics
+from riverrun.metadata.image import Image
+from riverrun.metadata.records import ConfigRecord
+from riverrun.model.ids import NodeId
+from riverrun.placement.brokers import Availability, PlacementBroker
+from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from tests.cluster.fakes import SeededRandomness, cluster_of, make_configs, replayed
+from tests.cluster.states import P, cluster
 
 
-@given(cases)
-def test_replicas_are_distinct_known_and_complete(case: Case) -> None:
-    count, replicas, partitions, racks, seed = case
-    known = brokers(count, racks)
-    placed = place(
-        known, partitions=partitions, replicas=replicas, randomness=SeededRandomness(seed)
-    )
-    assert len(placed) == partitions
-    for one in placed:
-        assert len(set(one)) == len(one) == replicas
-        assert all(0 <= node < count for node in one)
-
-
-@given(cases)
-def test_leader_counts_differ_by_at_most_one(case: Case) -> None:
-    count, replicas, partitions, racks, seed = case
-    placed = place(
-        brokers(count, racks),
-        partitions=partitions,
-        replicas=replicas,
-        randomness=SeededRandomness(seed),
-    )
-    leads = [sum(one[0] == node for one in placed) for node in range(count)]
-    assert max(leads) - min(leads) <= 1
-
-
-@given(cases)
-def test_replicas_are_balanced_over_brokers_without_racks(
-    case: Case,
-) -> None:
-    count, replicas, partitions, _, seed = case
-    placed = place(
-        brokers(count),
-        partitions=partitions,
-        replicas=replicas,
-        randomness=SeededRandomness(seed),
-    )
-    holds = [sum(node in one for one in placed) for node in range(count)]
-    assert max(holds) - min(holds) <= 2
-
-
-@given(cases)
-def test_every_partition_uses_as_many_racks_as_possible(
-    case: Case,
-) -> None:
-    count, replicas, partitions, racks, seed = case
-    known = brokers(count, racks)
-    placed = place(
-        known, partitions=partitions, replicas=replicas, randomness=SeededRandomness(seed)
-    )
-    rack_of = {one.id: one.rack for one in known}
-    there_are = len(set(rack_of.values()))
-    for one in placed:
-        assert len({rack_of[node] for node in one}) == min(replicas, there_are)
-
-
-@given(cases, st.integers(1, 7))
-def test_fenced_brokers_never_lead_and_are_used_last(case: Case, fenced: int) -> None:
-    count, replicas, partitions, racks, seed = case
-    known = brokers(count + fenced, racks, fenced)
-    live = {one.id for one in known if not one.is_fenced}
-    placed = place(
-        known, partitions=partitions, replicas=replicas, randomness=SeededRandomness(seed)
-    )
-    for one in placed:
-        assert one[0] in live
-        assert len(live.intersection(one)) == min(replicas, len(live))
-
-
-def test_first_leader_is_random() -> None:
-    firsts = {
-        place(brokers(5), partitions=1, replicas=3, randomness=SeededRandomness(seed))[0]
-        for seed in range(40)
-    }
-    assert {one[0] for one in firsts} == {0, 1, 2, 3, 4}
-    assert len(firsts) > 10
-
-
-def test_followers_of_a_leader_change_with_each_round() -> None:
-    placed = place(brokers(4), partitions=12, replicas=2, randomness=SeededRandomness())
-    for leader in range(4):
-        assert len({one[1] for one in placed if one[0] == leader}) > 1
-
-
-def test_more_replicas_than_brokers_are_refused() -> None:
-    with pytest.raises(KafkaError) as refused:
-        place(brokers(1), partitions=1, replicas=2, randomness=SeededRandomness())
-    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
-    assert refused.value.message == (
-        "Unable to replicate the partition 2 time(s): The target replication factor of 2 cannot be "
-        "reached because only 1 broker(s) are registered or some brokers have all their log "
-        "directories cordoned."
-    )
-
-
-@pytest.mark.parametrize("known", [[], brokers(2, fenced=2)])
-def test_cluster_without_unfenced_brokers_is_refused(
-    known: list[PlacementCandidate],
-) -> None:
-    with pytest.raises(KafkaError, match="All brokers are currently fenced"):
-        place(known, partitions=1, replicas=1, randomness=SeededRandomness())
-
-
-def test_candidates_are_the_registered_brokers() -> None:
-    image = cluster_of(1, 2, racks={2: "b"})
-    assert [(one.id, one.rack, one.is_fenced) for one in placement_candidates(image)] == [
-        (1, None, False),
-        (2, "b", False),
+def candidates(image: Image, configs: Configs | None = None) -> list[PlacementBroker]:
+    totals = ReplicaTotals()
+    totals.update(image)
+    settings = placement_settings(configs or make_configs(), image)
+    return [
+        placement_broker(image, broker, settings, totals, {}) for broker in image.brokers.values()
     ]
+
+
+def created(image: Image, totals: ReplicaTotals, *topics: tuple[str, int, int]) -> Image:
+    request = CreateTopicsRequest(
+        topics=tuple(
+            CreatableTopic(
+                name=name, num_partitions=count, replication_factor=factor, assignments=(),
+                configs=(),
+            )
+            for name, count, factor in topics
+        ),
+        timeout_ms=1,
+    )  # fmt: skip
+    decision = create_topics(make_configs(), image, request, SeededRandomness(image.offset), totals)
+    return replayed(image, decision.records)
+
+
+def setting(node: str, name: str, value: str) -> ConfigRecord:
+    return ConfigRecord(resource_type=4, resource_name=node, name=name, value=value)
+
+
+def test_candidates_are_the_registered_brokers_with_their_counts() -> None:
+    image = cluster(P(1, (1, 2)), P(2, (1, 2), replicas=(2, 1)), fenced=(2,))
+    assert [(b.id, b.availability.value, b.replicas, b.leaders) for b in candidates(image)] == [
+        (1, "active", 2, 1),
+        (2, "fenced", 2, 1),
+        (3, "active", 1, 0),
+    ]
+
+
+def test_broker_with_all_directories_cordoned_is_cordoned() -> None:
+    image = cluster_of(1, 2)
+    one = image.brokers[NodeId(1)]
+    cordoned = replace(one, cordoned_directories=one.directories)
+    image = replace(image, brokers={**image.brokers, one.id: cordoned})
+    assert candidates(image)[0].availability is Availability.CORDONED
+    two = replace(one, directories=(*one.directories, UUID(int=9)))
+    image = replace(image, brokers={**image.brokers, one.id: two})
+    assert candidates(image)[0].availability is Availability.ACTIVE
+
+
+def test_draining_and_weight_are_settings_of_a_broker_at_run_time() -> None:
+    image = replayed(
+        cluster_of(1, 2, 3),
+        [
+            setting("1", "broker.draining", "true"),
+            setting("2", "broker.capacity.weight", "2.5"),
+            setting("", "broker.capacity.weight", "0.5"),
+        ],
+    )
+    found = candidates(image)
+    assert [one.weight for one in found] == [0.5, 2.5, 0.5]
+    assert found[0].availability is Availability.DRAINING
+    topics = created(image, ReplicaTotals(), ("t", 6, 2)).topics_by_name.values()
+    assert {n for topic in topics for one in topic.partitions for n in one.replicas} == {2, 3}
+
+
+def test_policy_can_change_at_run_time() -> None:
+    image = cluster_of(1)
+    given = make_configs({"placement.policy": "rack-aware"})
+    assert placement_settings(given, image).policy == "rack-aware"
+    assert placement_settings(make_configs(), image).policy == "resource-aware"
+    changed = replayed(image, [setting("", "placement.policy", "range")])
+    assert placement_settings(given, changed).policy == "range"
+
+
+def test_topics_of_one_request_count_for_each_other() -> None:
+    image = created(cluster_of(1, 2, 3), ReplicaTotals(), *((f"t{n}", 1, 1) for n in range(9)))
+    assert [one.leaders for one in candidates(image)] == [3, 3, 3]
+
+
+def test_totals_follow_the_image_forwards_and_backwards() -> None:
+    totals = ReplicaTotals()
+    images = [cluster_of(1, 2, 3)]
+    for number in range(6):
+        images.append(created(images[-1], totals, (f"t{number}", 5, 2)))
+    request = DeleteTopicsRequest(
+        topic_names=("t1",), topics=(DeleteTopicState(name="t1", topic_id=None),), timeout_ms=1
+    )
+    images.append(replayed(images[-1], delete_topics(make_configs(), images[-1], request).records))
+    for image in [*images, *reversed(images)]:
+        totals.update(image)
+        partitions = [p for topic in image.topics_by_id.values() for p in topic.partitions]
+        holds = Counter(node for p in partitions for node in p.replicas)
+        leads = Counter(p.replicas[0] for p in partitions)
+        for node in (NodeId(1), NodeId(2), NodeId(3)):
+            assert totals.replicas(node) == holds[node]
+            assert totals.leaders(node) == leads[node]
+
+
+def test_replicas_that_are_leaving_do_not_count() -> None:
+    image = cluster(P(1, (1, 2, 3)))
+    topic = next(iter(image.topics_by_id.values()))
+    leaving = replace(topic.partitions[0], removing=(NodeId(3),))
+    moved = replace(topic, partitions=(leaving,))
+    image = replace(image, topics_by_id={topic.id: moved}, topics_by_name={topic.name: moved})
+    assert [one.replicas for one in candidates(image)] == [1, 1, 0]
+
+
+def test_manual_assignments_count_for_the_next_topic() -> None:
+    new = NewReplicas(make_configs(), cluster_of(1, 2), SeededRandomness())
+    new.count([(NodeId(1),)] * 3)
+    assert new.place(partitions=1, replicas=1) == [(2,)]

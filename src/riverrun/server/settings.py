@@ -26,6 +26,7 @@ from riverrun.model.ids import NodeId
 from riverrun.model.security import check_security, is_security_setting
 from riverrun.model.setting_names import SYNONYMS, flattened, not_toml
 from riverrun.model.settings import Setting, SettingError, SettingKind, Settings, setting
+from riverrun.placement.settings import PlacementSettings
 from riverrun.raft.settings import QuorumSettings
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
@@ -159,6 +160,7 @@ class NodeSettings:
     scrub: ScrubSettings
     metadata: MetadataSettings
     controller: ControllerSettings
+    placement: PlacementSettings
     replication: ReplicationSettings
     group: GroupSettings
     formation: FormationSettings
@@ -281,6 +283,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "scrub": ScrubSettings,
     "metadata": MetadataSettings,
     "controller": ControllerSettings,
+    "placement": PlacementSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,
     "formation": FormationSettings,

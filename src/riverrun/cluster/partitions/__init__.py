@@ -11,6 +11,6 @@
 | ``assignment`` | the replicas of one partition, and how a reassignment changes them |
 | ``reassignment`` | AlterPartitionReassignments and ListPartitionReassignments |
 | ``create_partitions`` | CreatePartitions, and the records of new partitions |
-| ``placement`` | the brokers for new replicas |
+| ``placement`` | inputs of ``riverrun.placement``: the brokers for new replicas |
 | ``elr`` | eligible leader replicas when their rules change (KIP-966) |
 """

@@ -7,9 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.assignment import current, only_directory
-from riverrun.cluster.partitions.placement import place, placement_candidates
+from riverrun.cluster.partitions.placement import NewReplicas, ReplicaTotals
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import PartitionRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -101,9 +102,14 @@ def partition_records(
 
 
 def create_partitions(
-    image: Image, request: CreatePartitionsRequest, randomness: Randomness
+    configs: Configs,
+    image: Image,
+    request: CreatePartitionsRequest,
+    randomness: Randomness,
+    totals: ReplicaTotals | None = None,
 ) -> Decision[CreatePartitionsResponse]:
     """Add partitions to topics. Each topic is validated alone."""
+    replicas = NewReplicas(configs, image, randomness, totals)
     duplicates = repeated(topic.name for topic in request.topics)
     results = [
         CreatePartitionsTopicResult(
@@ -118,7 +124,7 @@ def create_partitions(
         if topic.name in duplicates:
             continue
         try:
-            made = _grow(image, topic, PARTITIONS_MAX - len(records), randomness)
+            made = _grow(image, topic, PARTITIONS_MAX - len(records), replicas)
         except KafkaError as error:
             results.append(
                 CreatePartitionsTopicResult(
@@ -136,7 +142,7 @@ def create_partitions(
 
 
 def _grow(
-    image: Image, wanted: CreatePartitionsTopic, partitions_max: int, randomness: Randomness
+    image: Image, wanted: CreatePartitionsTopic, partitions_max: int, new: NewReplicas
 ) -> list[PartitionRecord]:
     topic = image.topics_by_name.get(TopicName(wanted.name))
     if topic is None:
@@ -161,12 +167,15 @@ def _grow(
         raise too_many_partitions()
     replicas = len(current(topic.partitions[0]).target)
     if wanted.assignments is None:
-        assignments = place(
-            placement_candidates(image), partitions=added, replicas=replicas, randomness=randomness
+        assignments = new.place(
+            partitions=added,
+            replicas=replicas,
+            existing=[current(partition).target for partition in topic.partitions],
         )
     else:
         assignments = [
             check_assignment(image, now + place_, one.broker_ids, replicas)
             for place_, one in enumerate(wanted.assignments)
         ]
+        new.count(assignments)
     return list(partition_records(image, topic.id, assignments, first=now))

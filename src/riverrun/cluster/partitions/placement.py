@@ -1,124 +1,196 @@
-"""Placement of the replicas of new partitions.
+"""Placement of the replicas of new partitions, from the image.
 
-Leaders are assigned round-robin over all brokers from a random start, alternating between racks.
-Followers go to racks that the partition does not use yet, and there to the brokers with the fewest
-replicas. Fenced brokers are used only if there are too few others, and never lead. The cost is
-partitions times replicas times brokers.
+The decisions are in ``riverrun.placement``, which knows no image. Here are its inputs: brokers with
+their racks, availability, capacities and counts of replicas and leaders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from riverrun.metadata.image import BrokerImage, Image
-from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.cluster.brokers.modes import is_emptied
+from riverrun.cluster.configs.node_configs import CLUSTER, Configs
+from riverrun.metadata.image import BrokerImage, ConfigType, Image, PartitionImage, TopicImage
+from riverrun.model.ids import NodeId, TopicId
+from riverrun.model.settings import SettingError
+from riverrun.placement.brokers import (
+    Availability,
+    BrokerLoad,
+    PlacementBroker,
+    PlacementPolicy,
+)
+from riverrun.placement.new_partitions import place
+from riverrun.placement.settings import PlacementSettings
 from riverrun.ports.randomness import Randomness
 
-
-class PlacementCandidate(Struct, frozen=True, kw_only=True):
-    """A broker that may hold replicas."""
-
-    id: NodeId
-    rack: str | None
-    is_fenced: bool
+SEEDS = 2**32
 
 
-def placement_candidates(image: Image) -> tuple[PlacementCandidate, ...]:
-    """The registered brokers. Those in controlled shutdown count as fenced."""
-    return tuple(
-        PlacementCandidate(id=broker.id, rack=broker.rack, is_fenced=not image.is_active(broker.id))
-        for broker in image.brokers.values()
-        if not is_cordoned(broker)
+class ReplicaTotals:
+    """Replicas and preferred leaders of each broker, kept up to date from image to image.
+
+    Images share unchanged topics, so an update costs a comparison per topic and a count per changed
+    partition. Soft state: a new one counts everything once.
+    """
+
+    def __init__(self) -> None:
+        self._topics: Mapping[TopicId, TopicImage] = {}
+        self._replicas: dict[NodeId, int] = {}
+        self._leaders: dict[NodeId, int] = {}
+
+    def update(self, image: Image) -> None:
+        before, after = self._topics, image.topics_by_id
+        if before is after:
+            return
+        for topic_id, topic in after.items():
+            old = before.get(topic_id)
+            if old is not topic:
+                self._replace(old.partitions if old is not None else (), topic.partitions)
+        for topic_id, topic in before.items():
+            if topic_id not in after:
+                self._replace(topic.partitions, ())
+        self._topics = after
+
+    def replicas(self, node: NodeId) -> int:
+        return self._replicas.get(node, 0)
+
+    def leaders(self, node: NodeId) -> int:
+        """Partitions whose preferred leader this is."""
+        return self._leaders.get(node, 0)
+
+    def _replace(self, old: Sequence[PartitionImage], new: Sequence[PartitionImage]) -> None:
+        for index in range(max(len(old), len(new))):
+            before = old[index] if index < len(old) else None
+            after = new[index] if index < len(new) else None
+            if before is after:
+                continue
+            if before is not None:
+                self._count(before, -1)
+            if after is not None:
+                self._count(after, 1)
+
+    def _count(self, partition: PartitionImage, step: int) -> None:
+        for node in partition.replicas:
+            if node not in partition.removing:
+                self._replicas[node] = self._replicas.get(node, 0) + step
+        leader = partition.replicas[0]
+        self._leaders[leader] = self._leaders.get(leader, 0) + step
+
+
+class NewReplicas:
+    """Places the partitions of one decision. Each placement counts for the next one."""
+
+    def __init__(
+        self,
+        configs: Configs,
+        image: Image,
+        randomness: Randomness,
+        totals: ReplicaTotals | None = None,
+        loads: Mapping[NodeId, BrokerLoad] | None = None,
+    ) -> None:
+        self._configs = configs
+        self._image = image
+        self._randomness = randomness
+        self._totals = totals if totals is not None else ReplicaTotals()
+        self._loads = loads or {}
+        self._settings = placement_settings(configs, image)
+        self._brokers: dict[NodeId, PlacementBroker] | None = None
+
+    def place(
+        self, *, partitions: int, replicas: int, existing: Sequence[Sequence[NodeId]] = ()
+    ) -> list[tuple[NodeId, ...]]:
+        """The replicas of each new partition, the preferred leader first."""
+        placement = place(
+            list(self._known().values()),
+            partitions=partitions,
+            replicas=replicas,
+            policy=PlacementPolicy(self._settings.policy),
+            seed=self._randomness.below(SEEDS),
+            existing=existing,
+        )
+        self.count(placement.assignments)
+        return placement.assignments
+
+    def count(self, assignments: Iterable[Sequence[NodeId]]) -> None:
+        """Count partitions that this decision creates."""
+        brokers = self._known()
+        for nodes in assignments:
+            for at, node in enumerate(nodes):
+                one = brokers.get(node)
+                if one is not None:
+                    leads = one.leaders + (at == 0)
+                    brokers[node] = replace(one, replicas=one.replicas + 1, leaders=leads)
+
+    def _known(self) -> dict[NodeId, PlacementBroker]:
+        if self._brokers is None:
+            self._totals.update(self._image)
+            self._brokers = {
+                broker.id: placement_broker(
+                    self._image, broker, self._settings, self._totals, self._loads
+                )
+                for broker in self._image.brokers.values()
+            }
+        return self._brokers
+
+
+def placement_settings(configs: Configs, image: Image) -> PlacementSettings:
+    """The settings of the cluster: from this node's file, changed at run time."""
+    static = PlacementSettings.from_texts(configs.given)
+    return _changed(static, image.config(ConfigType.BROKER, CLUSTER))
+
+
+def placement_broker(
+    image: Image,
+    broker: BrokerImage,
+    defaults: PlacementSettings,
+    totals: ReplicaTotals,
+    loads: Mapping[NodeId, BrokerLoad],
+) -> PlacementBroker:
+    """A registered broker as placement sees it."""
+    settings = _changed(defaults, image.config(ConfigType.BROKER, str(broker.id)))
+    return PlacementBroker(
+        id=broker.id,
+        rack=broker.rack,
+        availability=_availability(image, broker),
+        replicas=totals.replicas(broker.id),
+        leaders=totals.leaders(broker.id),
+        weight=settings.weight,
+        load=_load(loads.get(broker.id), settings),
     )
 
 
+def _availability(image: Image, broker: BrokerImage) -> Availability:
+    """A broker in controlled shutdown counts as fenced."""
+    if is_emptied(image, broker.id):
+        return Availability.DRAINING
+    if is_cordoned(broker):
+        return Availability.CORDONED
+    return Availability.ACTIVE if image.is_active(broker.id) else Availability.FENCED
+
+
 def is_cordoned(broker: BrokerImage) -> bool:
+    """Whether all directories of a broker are cordoned (KIP-1066)."""
     cordoned = broker.cordoned_directories or ()
     return bool(broker.directories) and all(one in cordoned for one in broker.directories)
 
 
-def place(
-    brokers: Sequence[PlacementCandidate], *, partitions: int, replicas: int, randomness: Randomness
-) -> list[tuple[NodeId, ...]]:
-    """The replicas of each partition, the preferred leader first.
-
-    Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
-    """
-    _check_possible(brokers, replicas)
-    leading = _ring([one for one in brokers if not one.is_fenced], randomness)
-    others = _ring([one for one in brokers if one.is_fenced], randomness)
-    pool = leading if replicas <= len(leading) else leading + others
-    loads = dict.fromkeys((one.id for one in pool), 0)
-    placed = []
-    for index in range(partitions):
-        lap, first = divmod(index, len(leading))
-        chosen = [leading[first]]
-        while len(chosen) < replicas:
-            chosen.append(_next_replica(pool, chosen, loads, first + 1 + lap))
-        for one in chosen:
-            loads[one.id] += 1
-        placed.append(tuple(one.id for one in chosen))
-    return placed
+def _load(measured: BrokerLoad | None, settings: PlacementSettings) -> BrokerLoad | None:
+    """Declared capacities replace measured ones."""
+    if measured is None:
+        return None
+    return replace(
+        measured,
+        disk_capacity=settings.disk_bytes or measured.disk_capacity,
+        bytes_in_capacity=settings.bytes_in or measured.bytes_in_capacity,
+        bytes_out_capacity=settings.bytes_out or measured.bytes_out_capacity,
+    )
 
 
-def _check_possible(brokers: Sequence[PlacementCandidate], replicas: int) -> None:
-    reason: str | None = None
-    if all(one.is_fenced for one in brokers):
-        reason = "All brokers are currently fenced or have all their log directories cordoned."
-    elif replicas > len(brokers):
-        reason = (
-            f"The target replication factor of {replicas} cannot be reached because only "
-            f"{len(brokers)} broker(s) are registered or some brokers have all their log "
-            "directories cordoned."
-        )
-    if reason is not None:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replicas} time(s): {reason}",
-        )
-
-
-def _ring(
-    brokers: Iterable[PlacementCandidate], randomness: Randomness
-) -> list[PlacementCandidate]:
-    """Brokers in a random order that alternates between racks."""
-    racks: dict[str | None, list[PlacementCandidate]] = {}
-    for one in _shuffled(sorted(brokers, key=lambda one: one.id), randomness):
-        racks.setdefault(one.rack, []).append(one)
-    ring: list[PlacementCandidate] = []
-    while racks:
-        for rack in list(racks):
-            ring.append(racks[rack].pop())
-            if not racks[rack]:
-                del racks[rack]
-    return ring
-
-
-def _shuffled(
-    brokers: list[PlacementCandidate], randomness: Randomness
-) -> list[PlacementCandidate]:
-    drawn = []
-    while brokers:
-        drawn.append(brokers.pop(randomness.below(len(brokers))))
-    return drawn
-
-
-def _next_replica(
-    pool: Sequence[PlacementCandidate],
-    chosen: Sequence[PlacementCandidate],
-    loads: dict[NodeId, int],
-    start: int,
-) -> PlacementCandidate:
-    """The next broker: not fenced, in a new rack, with few replicas, then in ring order."""
-    racks = [one.rack for one in chosen]
-    taken = {one.id for one in chosen}
-    size = len(pool)
-
-    def cost(place: int) -> tuple[bool, int, int, int]:
-        one = pool[place]
-        return (one.is_fenced, racks.count(one.rack), loads[one.id], (place - start) % size)
-
-    return pool[min((at for at in range(size) if pool[at].id not in taken), key=cost)]
+def _changed(settings: PlacementSettings, texts: Mapping[str, str]) -> PlacementSettings:
+    """Invalid values are refused when they are set; an older version may have stored one."""
+    try:
+        return settings.changed(texts) if texts else settings
+    except SettingError:
+        return settings

@@ -18,7 +18,7 @@ from riverrun.cluster.partitions.create_partitions import (
     repeated,
     too_many_partitions,
 )
-from riverrun.cluster.partitions.placement import place, placement_candidates
+from riverrun.cluster.partitions.placement import NewReplicas, ReplicaTotals
 from riverrun.cluster.topics.names import check_topic_name, collision_key
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord, TopicRecord
@@ -40,9 +40,14 @@ DEFAULT: Final = -1
 
 
 def create_topics(
-    configs: Configs, image: Image, request: CreateTopicsRequest, randomness: Randomness
+    configs: Configs,
+    image: Image,
+    request: CreateTopicsRequest,
+    randomness: Randomness,
+    totals: ReplicaTotals | None = None,
 ) -> Decision[CreateTopicsResponse]:
     """Create topics with their partitions and settings."""
+    replicas = NewReplicas(configs, image, randomness, totals)
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if t.name not in duplicates and t.name != METADATA_TOPIC]
     records: list[Record] = []
@@ -54,7 +59,7 @@ def create_topics(
         try:
             if too_many:
                 raise too_many_partitions()
-            made, result = _create(configs, image, topic, taken, inherited, randomness)
+            made, result = _create(configs, image, topic, taken, inherited, replicas, randomness)
         except KafkaError as error:
             results.append(_refused(topic.name, error.code, error.message))
         else:
@@ -102,11 +107,12 @@ def _create(
     topic: CreatableTopic,
     taken: Mapping[str, str],
     inherited: CreatedRows,
+    replicas: NewReplicas,
     randomness: Randomness,
 ) -> tuple[list[Record], CreatableTopicResult]:
     _check_name(image, topic.name, taken)
     texts = _checked_texts(configs, topic)
-    assignments = _assignments(configs, image, topic, randomness)
+    assignments = _assignments(configs, image, topic, replicas)
     topic_id = randomness.uuid()
     records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += (
@@ -153,12 +159,14 @@ def _checked_texts(configs: Configs, topic: CreatableTopic) -> dict[str, str]:
 
 
 def _assignments(
-    configs: Configs, image: Image, topic: CreatableTopic, randomness: Randomness
+    configs: Configs, image: Image, topic: CreatableTopic, replicas: NewReplicas
 ) -> list[tuple[NodeId, ...]]:
     if topic.assignments:
-        return _manual(image, topic)
-    replicas = topic.replication_factor
-    if replicas < DEFAULT or replicas == 0:
+        manual = _manual(image, topic)
+        replicas.count(manual)
+        return manual
+    factor = topic.replication_factor
+    if factor < DEFAULT or factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
@@ -168,14 +176,9 @@ def _assignments(
             ErrorCode.INVALID_PARTITIONS,
             "Number of partitions was set to an invalid non-positive value.",
         )
-    if replicas == DEFAULT:
-        replicas = configs.static_int("default.replication.factor")
-    return place(
-        placement_candidates(image),
-        partitions=_partition_count(configs, topic),
-        replicas=replicas,
-        randomness=randomness,
-    )
+    if factor == DEFAULT:
+        factor = configs.static_int("default.replication.factor")
+    return replicas.place(partitions=_partition_count(configs, topic), replicas=factor)
 
 
 def _manual(image: Image, topic: CreatableTopic) -> list[tuple[NodeId, ...]]:

@@ -21,7 +21,13 @@ def handle(
     services: NodeServices, context: RequestContext, request: CreatePartitionsRequest
 ) -> Awaitable[CreatePartitionsResponse]:
     return services.controller.submit(
-        lambda image: create_partitions(image, request, services.randomness)
+        lambda image: create_partitions(
+            services.configs,
+            image,
+            request,
+            services.randomness,
+            services.controller.replica_totals,
+        )
     )
 
 

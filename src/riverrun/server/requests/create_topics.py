@@ -19,7 +19,13 @@ def handle(
     services: NodeServices, context: RequestContext, request: CreateTopicsRequest
 ) -> Awaitable[CreateTopicsResponse]:
     return services.controller.submit(
-        lambda image: create_topics(services.configs, image, request, services.randomness)
+        lambda image: create_topics(
+            services.configs,
+            image,
+            request,
+            services.randomness,
+            services.controller.replica_totals,
+        )
     )
 
 

@@ -203,7 +203,8 @@ def test_added_partitions_keep_the_whole_topic_even(case: Case, more: int) -> No
     second = placed(counted(known, first), more, replicas, seed=seed + 1, existing=first)
     after = counted(counted(known, first), second)
     assert spread([one.replicas for one in after]) <= 1
-    assert spread([one.leaders for one in after]) <= 1
+    # One more than in a new topic: existing leaders stay where they are.
+    assert spread([one.leaders for one in after]) <= 2
 
 
 def test_weights_divide_replicas_and_leaders() -> None:

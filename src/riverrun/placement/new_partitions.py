@@ -29,8 +29,8 @@ from riverrun.placement.shares import shares
 WEIGHT_LIMITS: Final = (0.25, 4.0)
 """Weights relative to the median. A broker without any space must not distort a whole topic."""
 
-_Key = tuple[bool, float, float, float]
-_RackKey = tuple[int, bool, float, float, float]
+_Key = tuple[bool, float, float, float, float]
+_RackKey = tuple[int, bool, float, float, float, float]
 
 
 class Choice(NamedTuple):
@@ -182,11 +182,14 @@ class _Placer:
     # Replicas
 
     def _key(self, at: int) -> _Key:
-        """The order of brokers in a rack: space, replicas of the topic, load, chance."""
+        """The order of brokers in a rack: space, replicas and leaders of the topic, load,
+        chance."""
         count = self._counts[at]
         level = count // self._weights[at]
         score = self._scores[at] if count >= self._guaranteed[at] else 0.0
-        return (self._scores.is_full[at], level, score, self._random.random())
+        # Leaders of existing partitions stay, so brokers that lead few of them come first.
+        leads = self._leads[at] // self._weights[at]
+        return (self._scores.is_full[at], level, leads, score, self._random.random())
 
     def _choose_sets(self) -> tuple[list[list[int]], list[list[Choice]]]:
         racks = _Racks(self._rack_of, self._weights, self._counts, self._base, self._pool)
@@ -243,7 +246,7 @@ class _Placer:
         fair = [all_led * weight / whole for weight in self._weights]
         low = [int(one + 1e-9) for one in fair]
         high = [-int(-(one - 1e-9) // 1) for one in fair]
-        LeaderSpread(candidates, leaders, leads).even(low, high)
+        LeaderSpread(candidates, leaders, leads).even(able, low, high)
         return leaders
 
     def _ordered(self, sets: Sequence[Sequence[int]], leaders: Sequence[int]) -> list[list[int]]:
@@ -323,8 +326,8 @@ class _Racks:
         return at
 
     def _rack_key(self, rack: int, used: int) -> _RackKey:
-        is_full, _, score, chance = self._members[rack][0][0]
-        return (used, is_full, self._held[rack] / self._sizes[rack], score, chance)
+        is_full, _, leads, score, chance = self._members[rack][0][0]
+        return (used, is_full, self._held[rack] / self._sizes[rack], leads, score, chance)
 
 
 def _relative_weights(brokers: Sequence[PlacementBroker]) -> list[float]:

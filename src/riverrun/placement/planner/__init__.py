@@ -1,0 +1,18 @@
+"""Plans that move existing replicas, in O(R log B + M) for R replicas, B brokers and M moves.
+
+| module | subject |
+|---|---|
+| ``plan`` | the plan: purposes, goals, moves, reasons |
+| ``layout`` | the input in flat arrays |
+| ``board`` | the state of a plan in the making, and the hard rules |
+| ``evacuation`` | replicas that must move: gone and draining brokers, racks |
+| ``spreading`` | even counts of replicas, per topic and in all |
+| ``resources`` | even bytes, by swaps |
+| ``leadership`` | even preferred leaders |
+| ``resizing`` | another replication factor for a topic |
+| ``maintenance`` | leaders leave a broker |
+| ``fairness`` | the figures before and after |
+| ``estimate`` | how long a plan takes |
+| ``schedule`` | which moves to start next |
+| ``triggers`` | when to plan |
+"""

@@ -1,0 +1,81 @@
+"""When to plan: hysteresis, cool-down and the limits of self-healing, as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from riverrun.model.ids import NodeId
+from riverrun.placement.planner.fairness import BalanceFigures, Fairness
+
+START_ABOVE: Final = 1.15
+STOP_AT: Final = 1.05
+COOL_DOWN_SECONDS: Final = 300.0
+HEALING_SECONDS: Final = 30 * 60.0
+GONE_SHARE_MAX: Final = 1 / 3
+"""If more brokers than this are gone, the network is more likely at fault than each of them."""
+
+
+class BalanceTrigger(Struct, frozen=True, kw_only=True):
+    """Balancing starts above ``start_above`` and goes on until ``stop_at``."""
+
+    start_above: float = START_ABOVE
+    stop_at: float = STOP_AT
+    cool_down_seconds: float = COOL_DOWN_SECONDS
+
+    def unbalanced(self, figures: BalanceFigures, *, is_balancing: bool) -> tuple[str, ...]:
+        """The resources that call for a plan. Counts that differ by one are even."""
+        limit = self.stop_at if is_balancing else self.start_above
+        return tuple(
+            name
+            for name, figure in figures.resources().items()
+            if figure.max_over_mean > limit and _matters(name, figure)
+        )
+
+    def is_due(
+        self,
+        figures: BalanceFigures,
+        *,
+        is_balancing: bool,
+        seconds_since_last: float | None,
+    ) -> bool:
+        """Whether to plan now. ``seconds_since_last`` is since the end of the last plan."""
+        is_cooling = (
+            not is_balancing
+            and seconds_since_last is not None
+            and seconds_since_last < self.cool_down_seconds
+        )
+        return not is_cooling and bool(self.unbalanced(figures, is_balancing=is_balancing))
+
+
+def _matters(name: str, figure: Fairness) -> bool:
+    return name not in ("replicas", "leaders") or figure.spread > 1
+
+
+class HealingDecision(Struct, frozen=True, kw_only=True):
+    """The brokers to replace, or why none is replaced."""
+
+    brokers: tuple[NodeId, ...]
+    held_back: str | None = None
+
+
+def brokers_to_heal(
+    away_seconds: Mapping[NodeId, float],
+    *,
+    brokers: int,
+    timeout_seconds: float = HEALING_SECONDS,
+    gone_share_max: float = GONE_SHARE_MAX,
+) -> HealingDecision:
+    """Brokers away for at least the timeout, unless too many of all are away at all."""
+    due = tuple(sorted(node for node, away in away_seconds.items() if away >= timeout_seconds))
+    if not due:
+        return HealingDecision(brokers=())
+    if len(away_seconds) > brokers * gone_share_max:
+        return HealingDecision(
+            brokers=(),
+            held_back=f"{len(away_seconds)} of {brokers} brokers are away: this looks like an "
+            "outage, so nothing is moved",
+        )
+    return HealingDecision(brokers=due)

@@ -158,6 +158,10 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show where the replicas would go and why; create nothing."),
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -167,12 +171,16 @@ def create(
     riverrun topics create events
     riverrun topics create events --partitions 12 --replication-factor 3
     riverrun topics create latest --config cleanup.policy=compact
+    riverrun topics create events --partitions 12 --dry-run
     """
     from riverrun.cli.support.output import counted, print_json
     from riverrun.cli.support.session import run
     from riverrun.cli.topics.admin import create_topics
 
     settings = parse_settings(configs, "--config")
+    if dry_run:
+        _preview(names, partitions, replication_factor, settings, bootstrap, as_json=as_json)
+        return
     made = run(
         bootstrap,
         lambda pool: create_topics(
@@ -193,6 +201,36 @@ def create(
             print(f"Created {row.name} with {size}." if row.is_new else f"{row.name} exists.")
     if made.failures:
         fail("\n".join(made.failures), made.exit_code)
+
+
+def _preview(
+    names: list[str],
+    partitions: int | None,
+    replication_factor: int | None,
+    settings: dict[str, str],
+    bootstrap: str,
+    *,
+    as_json: bool,
+) -> None:
+    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.cli.support.session import run
+    from riverrun.cli.topics.placement_preview import preview_topics, tables_of_preview
+
+    previews = run(
+        bootstrap,
+        lambda pool: preview_topics(
+            pool,
+            names,
+            partitions=partitions or BROKER_DEFAULT,
+            replication_factor=replication_factor or BROKER_DEFAULT,
+            settings=settings,
+        ),
+    )
+    if as_json:
+        print_json([preview.described() for preview in previews])
+        return
+    for preview in previews:
+        print_tables(tables_of_preview(preview, is_terminal=is_terminal()))
 
 
 def describe(

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Final
 
 from riverrun.placement.brokers import DISK_CEILING, Availability
+from riverrun.placement.planner.fairness import BrokerSums
 from riverrun.placement.planner.layout import MISSING, Layout
 from riverrun.placement.shares import RackRule, rack_rule, shares
 
@@ -24,7 +25,7 @@ EVEN_EXAMINED_MAX: Final = 4
 """More brokers that are examined for one that keeps the topic even, once one fits."""
 EPSILON: Final = 1e-7
 
-Emptiness = tuple[float, int, int]
+Emptiness = tuple[float, float, int]
 """Excess, replicas before the plan, broker."""
 
 LEAVING: Final = (Availability.DRAINING, Availability.GONE)
@@ -57,7 +58,7 @@ class Board:
         self._slots: list[array[int]] = [array("i") for _ in range(size)]
         self._sum_up()
         self.peak = list(self.disk)
-        self._began_with = list(self.counts)
+        self.before = BrokerSums(list(self.counts), list(self.disk), list(self.bytes_in))
         self.disk_limits = [
             one.load.disk_capacity * disk_ceiling
             if one.load is not None and one.load.disk_capacity
@@ -193,7 +194,7 @@ class Board:
     def emptiness(self, broker: int) -> Emptiness:
         """The order of receivers. Of equals, the one that began with fewer replicas is first, so
         that a new broker takes what has to move."""
-        return (self.counts[broker] - self.targets[broker], self._began_with[broker], broker)
+        return (self.counts[broker] - self.targets[broker], self.before.counts[broker], broker)
 
     # Rules
 
@@ -259,6 +260,10 @@ class Board:
         if broker in self._topic_counts:
             self._topic_counts[broker][topic] += 1
         self._slots[broker].append(slot)
+
+    @property
+    def now(self) -> BrokerSums:
+        return BrokerSums(self.counts, self.disk, self.bytes_in)
 
     def slots_of(self, broker: int) -> list[int]:
         """The replicas that a broker holds as planned so far."""

@@ -78,10 +78,11 @@ def mend_racks(board: Board) -> list[Unplaced]:
         return []
     unplaced: list[Unplaced] = []
     starts, replicas, rack_of = board.layout.starts, board.replicas, board.rack_of
+    is_simple = {factor: max(board.rule(factor).low) <= 1 for factor in board.factors}
     for partition in range(board.layout.partitions):
         start, end = starts[partition], starts[partition + 1]
         racks = {rack_of[broker] for broker in replicas[start:end]}
-        is_kept = len(racks) == end - start and max(board.rule(end - start).low) <= 1
+        is_kept = len(racks) == end - start and is_simple[end - start]
         if not is_kept and not board.is_fixed[partition]:
             _mend(board, partition, unplaced)
     return unplaced

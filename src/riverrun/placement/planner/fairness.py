@@ -6,6 +6,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -62,18 +63,21 @@ def fairness(values: Sequence[float], weights: Sequence[float]) -> Fairness:
     )
 
 
-def measure(layout: Layout, replicas: array[int], leaders: array[int]) -> BalanceFigures:
+class BrokerSums(NamedTuple):
+    """The sums of each broker's replicas."""
+
+    counts: Sequence[float]
+    disk: Sequence[float]
+    bytes_in: Sequence[float]
+
+
+def measure(
+    layout: Layout, replicas: array[int], leaders: array[int], sums: BrokerSums
+) -> BalanceFigures:
     """The figures of a layout with these replicas and leaders."""
-    size = len(layout.brokers)
-    counts, leads = [0.0] * size, [0.0] * size
-    disk, rate_in, rate_out = [0.0] * size, [0.0] * size, [0.0] * size
-    sizes, bytes_in, bytes_out = layout.sizes, layout.bytes_in, layout.bytes_out
-    for broker, partition in zip(replicas, layout.partition_of, strict=True):
-        if broker != MISSING:
-            counts[broker] += 1
-            disk[broker] += sizes[partition]
-            rate_in[broker] += bytes_in[partition]
-    starts = layout.starts
+    leads = [0.0] * len(layout.brokers)
+    rate_out = list(leads)
+    bytes_in, bytes_out, starts = layout.bytes_in, layout.bytes_out, layout.starts
     for partition, leader in enumerate(leaders):
         if leader != MISSING:
             copies = starts[partition + 1] - starts[partition] - 1
@@ -88,10 +92,10 @@ def measure(layout: Layout, replicas: array[int], leaders: array[int]) -> Balanc
         return fairness([values[at] for at in active], weights)
 
     return BalanceFigures(
-        replicas=figure(counts),
+        replicas=figure(sums.counts),
         leaders=figure(leads),
-        disk=figure(disk),
-        bytes_in=figure(rate_in),
+        disk=figure(sums.disk),
+        bytes_in=figure(sums.bytes_in),
         bytes_out=figure(rate_out),
         topic_replica_spread=_topic_spread(layout, replicas, active, layout.starts),
         topic_leader_spread=_topic_spread(layout, leaders, active, None),

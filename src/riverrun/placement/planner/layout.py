@@ -49,10 +49,6 @@ class Layout:
     def slots(self, partition: int) -> range:
         return range(self.starts[partition], self.starts[partition + 1])
 
-    def nodes(self, slots: Iterable[int]) -> tuple[NodeId, ...]:
-        """The node ids of brokers given by index."""
-        return tuple(self.brokers[at].id for at in slots if at != MISSING)
-
     def replicas_of(self, partition: int) -> array[int]:
         return self.replicas[self.starts[partition] : self.starts[partition + 1]]
 

@@ -152,38 +152,45 @@ def make_plan(
         purpose=purpose,
         moves=tuple(_moves(board, leaders)),
         unplaced=tuple(unplaced),
-        before=measure(layout, layout.replicas, preferred),
-        after=measure(layout, board.replicas, leaders.leaders),
+        before=measure(layout, layout.replicas, preferred, board.before),
+        after=measure(layout, board.replicas, leaders.leaders, board.now),
     )
 
 
 def _moves(board: Board, leaders: LeaderPlan) -> list[PlannedMove]:
+    """Repairs first, then moves by size, then those that only change leaders."""
     layout, replicas = board.layout, board.replicas
-    starts = layout.starts
-    moves: list[PlannedMove] = []
+    starts, ids = layout.starts, [one.id for one in layout.brokers]
+    copying: list[tuple[bool, float, int, PlannedMove]] = []
+    reordering: list[PlannedMove] = []
     for partition, leader in enumerate(leaders.leaders):
         start, end = starts[partition], starts[partition + 1]
         before, after = layout.replicas[start:end], replicas[start:end]
-        if (before == after and (leader in (MISSING, after[0]))) or layout.is_pinned[partition]:
+        is_same = before == after
+        if (is_same and (leader in (MISSING, after[0]))) or layout.is_pinned[partition]:
             continue
-        ordered = [one for one in after if one != leader]
+        ordered = after.tolist()
         if leader != MISSING:
+            ordered.remove(leader)
             ordered.insert(0, leader)
         current = layout.leaders[partition]
-        moves.append(
-            PlannedMove(
-                topic=layout.topics[layout.topic_of[partition]],
-                partition=layout.numbers[partition],
-                before=layout.nodes(before),
-                after=layout.nodes(ordered),
-                leader=None if current == MISSING else layout.brokers[current].id,
-                goal=_goal(board, start, end),
-                size_bytes=layout.sizes[partition],
-                bytes_in=layout.bytes_in[partition] if layout.has_rates else 0.0,
-            )
+        goal = Goal.LEADERS if is_same else _goal(board, start, end)
+        move = PlannedMove(
+            topic=layout.topics[layout.topic_of[partition]],
+            partition=layout.numbers[partition],
+            before=tuple([ids[one] for one in before if one != MISSING]),
+            after=tuple([ids[one] for one in ordered if one != MISSING]),
+            leader=None if current == MISSING else ids[current],
+            goal=goal,
+            size_bytes=layout.sizes[partition],
+            bytes_in=layout.bytes_in[partition] if layout.has_rates else 0.0,
         )
-    moves.sort(key=_order)
-    return moves
+        if is_same:
+            reordering.append(move)
+        else:
+            copying.append((goal is not Goal.REPAIR, move.bytes_to_copy, partition, move))
+    copying.sort(key=lambda one: one[:3])
+    return [move for *_, move in copying] + reordering
 
 
 def _goal(board: Board, start: int, end: int) -> Goal:
@@ -204,15 +211,3 @@ def _goal(board: Board, start: int, end: int) -> Goal:
             goal = Goal(board.goals[slot])
         found = min(found, goal)
     return found
-
-
-def _order(move: PlannedMove) -> tuple[bool, bool, float, str, int]:
-    """Repairs, then moves by size, then those that only change leaders."""
-    is_leader_only = not move.adding and not move.removing
-    return (
-        move.goal is not Goal.REPAIR,
-        is_leader_only,
-        move.bytes_to_copy,
-        move.topic,
-        move.partition,
-    )

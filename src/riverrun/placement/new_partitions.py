@@ -29,6 +29,8 @@ from riverrun.placement.shares import shares
 WEIGHT_LIMITS: Final = (0.25, 4.0)
 """Weights relative to the median. A broker without any space must not distort a whole topic."""
 
+EPSILON: Final = 1e-7
+
 _Key = tuple[bool, float, float, float, float]
 _RackKey = tuple[int, bool, float, float, float, float]
 
@@ -142,7 +144,8 @@ class _Placer:
             if one and one[0] in places:
                 self._leads[places[one[0]]] += 1
         self._base, self._pool = self._candidates()
-        self._guaranteed = self._guarantees(len(existing) + partitions)
+        self._fair = self._fair_counts(len(existing) + partitions)
+        self._guaranteed = [int(fair + EPSILON) for fair in self._fair]
 
     def _candidates(self) -> tuple[list[int], list[int]]:
         """Brokers that hold every partition, and those to choose the other replicas from."""
@@ -151,19 +154,22 @@ class _Placer:
             return [], active
         return active, [at for at, may_lead in enumerate(self._may_lead) if not may_lead]
 
-    def _guarantees(self, partitions: int) -> list[int]:
-        """Replicas of the topic that each broker gets in any case. Up to there, the order in which
-        brokers take them is random, so that partitions have many different sets of replicas."""
+    def _fair_counts(self, partitions: int) -> list[float]:
+        """The fair number of replicas of the topic on each broker.
+
+        A broker gets the whole part of it in any case. Up to there, the order in which brokers take
+        replicas is random, so that partitions have many different sets of replicas.
+        """
         racks = {rack: at for at, rack in enumerate(sorted({self._rack_of[b] for b in self._pool}))}
         each = shares(
             [racks[self._rack_of[at]] for at in self._pool],
             [self._weights[at] for at in self._pool],
             self._replicas - len(self._base),
         )
-        floors = [0] * len(self._brokers)
+        fair = [0.0] * len(self._brokers)
         for at, share in zip(self._pool, each, strict=True):
-            floors[at] = int(share * partitions + 1e-9)
-        return floors
+            fair[at] = share * partitions
+        return fair
 
     def run(self) -> Placement:
         chosen, choices = self._choose_sets()
@@ -186,13 +192,15 @@ class _Placer:
         chance."""
         count = self._counts[at]
         level = count // self._weights[at]
-        score = self._scores[at] if count >= self._guaranteed[at] else 0.0
+        # Also for the last guaranteed one: brokers with a low load take it early, so that they are
+        # free for the replicas that remain.
+        score = self._scores[at] if count + 1 >= self._guaranteed[at] else 0.0
         # Leaders of existing partitions stay, so brokers that lead few of them come first.
         leads = self._leads[at] // self._weights[at]
         return (self._scores.is_full[at], level, leads, score, self._random.random())
 
     def _choose_sets(self) -> tuple[list[list[int]], list[list[Choice]]]:
-        racks = _Racks(self._rack_of, self._weights, self._counts, self._base, self._pool)
+        racks = _Racks(self._rack_of, self._fair, self._counts, self._base, self._pool)
         for at in self._pool:
             racks.put(at, self._key(at))
         racks.open()
@@ -244,8 +252,8 @@ class _Placer:
         whole = sum(self._weights[at] for at in able)
         all_led = sum(leads)
         fair = [all_led * weight / whole for weight in self._weights]
-        low = [int(one + 1e-9) for one in fair]
-        high = [-int(-(one - 1e-9) // 1) for one in fair]
+        low = [int(one + EPSILON) for one in fair]
+        high = [-int(-(one - EPSILON) // 1) for one in fair]
         LeaderSpread(candidates, leaders, leads).even(able, low, high)
         return leaders
 
@@ -274,14 +282,16 @@ class _Placer:
 class _Racks:
     """A heap of racks, each a heap of brokers.
 
-    A partition takes from the racks that it uses least; of these, from the rack with the fewest
-    replicas of the topic for its size, and there the first broker.
+    A partition takes from the racks that it uses least. Of these, first come racks that lack whole
+    replicas to their fair number, the most lacking first: a rack that is part of every partition
+    must not be passed over once. Then come those that lack a fraction, by the load of their first
+    broker; then the others.
     """
 
     def __init__(
         self,
         rack_of: Sequence[int],
-        weights: Sequence[float],
+        fair: Sequence[float],
         counts: Sequence[int],
         base: Sequence[int],
         pool: Sequence[int],
@@ -289,10 +299,10 @@ class _Racks:
         size = max(rack_of) + 1
         self._rack_of = rack_of
         self._members: list[list[tuple[_Key, int]]] = [[] for _ in range(size)]
-        self._sizes = [0.0] * size
+        self._fair = [0.0] * size
         self._held = [0] * size
         for at in pool:
-            self._sizes[rack_of[at]] += weights[at]
+            self._fair[rack_of[at]] += fair[at]
             self._held[rack_of[at]] += counts[at]
         self._used_by_all = [0] * size
         for at in base:
@@ -327,7 +337,14 @@ class _Racks:
 
     def _rack_key(self, rack: int, used: int) -> _RackKey:
         is_full, _, leads, score, chance = self._members[rack][0][0]
-        return (used, is_full, self._held[rack] / self._sizes[rack], leads, score, chance)
+        missing = self._fair[rack] - self._held[rack]
+        if missing >= 1 - EPSILON:
+            stage = -missing
+        elif missing > EPSILON:
+            stage = 0.0
+        else:
+            stage = 1 - missing
+        return (used, is_full, stage, leads, score, chance)
 
 
 def _relative_weights(brokers: Sequence[PlacementBroker]) -> list[float]:

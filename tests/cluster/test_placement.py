@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.placement import (
     NewReplicas,
-    ReplicaTotals,
+    PlacementState,
     placement_broker,
     placement_settings,
 )
@@ -19,7 +19,7 @@ from riverrun.cluster.topics.delete_topics import delete_topics
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.ids import NodeId
-from riverrun.placement.brokers import Availability, PlacementBroker
+from riverrun.placement.brokers import Availability, BrokerLoad, PlacementBroker
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from tests.cluster.fakes import SeededRandomness, cluster_of, make_configs, replayed
@@ -27,15 +27,13 @@ from tests.cluster.states import P, cluster
 
 
 def candidates(image: Image, configs: Configs | None = None) -> list[PlacementBroker]:
-    totals = ReplicaTotals()
-    totals.update(image)
+    state = PlacementState()
+    state.totals.update(image)
     settings = placement_settings(configs or make_configs(), image)
-    return [
-        placement_broker(image, broker, settings, totals, {}) for broker in image.brokers.values()
-    ]
+    return [placement_broker(image, broker, settings, state) for broker in image.brokers.values()]
 
 
-def created(image: Image, totals: ReplicaTotals, *topics: tuple[str, int, int]) -> Image:
+def created(image: Image, state: PlacementState, *topics: tuple[str, int, int]) -> Image:
     request = CreateTopicsRequest(
         topics=tuple(
             CreatableTopic(
@@ -46,7 +44,7 @@ def created(image: Image, totals: ReplicaTotals, *topics: tuple[str, int, int]) 
         ),
         timeout_ms=1,
     )  # fmt: skip
-    decision = create_topics(make_configs(), image, request, SeededRandomness(image.offset), totals)
+    decision = create_topics(make_configs(), image, request, SeededRandomness(image.offset), state)
     return replayed(image, decision.records)
 
 
@@ -86,7 +84,7 @@ def test_draining_and_weight_are_settings_of_a_broker_at_run_time() -> None:
     found = candidates(image)
     assert [one.weight for one in found] == [0.5, 2.5, 0.5]
     assert found[0].availability is Availability.DRAINING
-    topics = created(image, ReplicaTotals(), ("t", 6, 2)).topics_by_name.values()
+    topics = created(image, PlacementState(), ("t", 6, 2)).topics_by_name.values()
     assert {n for topic in topics for one in topic.partitions for n in one.replicas} == {2, 3}
 
 
@@ -100,15 +98,16 @@ def test_policy_can_change_at_run_time() -> None:
 
 
 def test_topics_of_one_request_count_for_each_other() -> None:
-    image = created(cluster_of(1, 2, 3), ReplicaTotals(), *((f"t{n}", 1, 1) for n in range(9)))
+    image = created(cluster_of(1, 2, 3), PlacementState(), *((f"t{n}", 1, 1) for n in range(9)))
     assert [one.leaders for one in candidates(image)] == [3, 3, 3]
 
 
 def test_totals_follow_the_image_forwards_and_backwards() -> None:
-    totals = ReplicaTotals()
+    state = PlacementState()
+    totals = state.totals
     images = [cluster_of(1, 2, 3)]
     for number in range(6):
-        images.append(created(images[-1], totals, (f"t{number}", 5, 2)))
+        images.append(created(images[-1], state, (f"t{number}", 5, 2)))
     request = DeleteTopicsRequest(
         topic_names=("t1",), topics=(DeleteTopicState(name="t1", topic_id=None),), timeout_ms=1
     )
@@ -136,3 +135,15 @@ def test_manual_assignments_count_for_the_next_topic() -> None:
     new = NewReplicas(make_configs(), cluster_of(1, 2), SeededRandomness())
     new.count([(NodeId(1),)] * 3)
     assert new.place(partitions=1, replicas=1) == [(2,)]
+
+
+def test_measured_disks_and_declared_capacities_decide() -> None:
+    state = PlacementState()
+    measured = BrokerLoad(disk_bytes=60, disk_capacity=100, replicas=0)
+    state.loads = {NodeId(1): measured, NodeId(2): replace(measured, disk_bytes=20)}
+    image = cluster_of(1, 2)
+    new = NewReplicas(make_configs(), image, SeededRandomness(), state)
+    assert new.place(partitions=1, replicas=1) == [(2,)]
+    declared = replayed(image, [setting("2", "broker.capacity.disk.bytes", "21")])
+    new = NewReplicas(make_configs(), declared, SeededRandomness(), state)
+    assert new.place(partitions=1, replicas=1) == [(1,)]

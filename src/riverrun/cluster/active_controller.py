@@ -29,7 +29,7 @@ from riverrun.cluster.partitions.elect_leaders import balance, hand_over
 from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elr import records_to_enable
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
-from riverrun.cluster.partitions.placement import ReplicaTotals
+from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.bootstrap import first_records
 from riverrun.metadata.records import METADATA_VERSION_FEATURE
@@ -137,7 +137,7 @@ class ActiveController:
         self._pending_max = pending_max
         self.pending = 0
         self.sessions = Sessions(self.settings)
-        self.replica_totals = ReplicaTotals()
+        self.placement = PlacementState()
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None

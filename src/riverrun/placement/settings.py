@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from riverrun.model.settings import SettingKind, Settings, setting
+from riverrun.model.settings import Settings, setting
 from riverrun.placement.brokers import PlacementPolicy
 
 
@@ -23,7 +23,7 @@ class PlacementSettings(Settings):
         live=True,
         doc="How brokers are chosen for new partitions. range: consecutive ids, without regard to "
         "racks and load. rack-aware: spread over racks, then even counts of replicas and leaders. "
-        "resource-aware: also disk and traffic where they are known.",
+        "resource-aware: also disk use, once the controller has measured it.",
     )
     weight: float = setting(
         1.0,
@@ -40,24 +40,6 @@ class PlacementSettings(Settings):
         at_least=0,
         live=True,
         doc="Disk space that replicas may use. 0: the measured size of the disk. "
-        "The controller reads the values of brokers that are set at run time.",
-    )
-    bytes_in: int = setting(
-        0,
-        name="broker.capacity.bytes.in.per.second",
-        kind=SettingKind.LONG,
-        at_least=0,
-        live=True,
-        doc="Bytes that the broker can receive per second. 0: unknown. "
-        "The controller reads the values of brokers that are set at run time.",
-    )
-    bytes_out: int = setting(
-        0,
-        name="broker.capacity.bytes.out.per.second",
-        kind=SettingKind.LONG,
-        at_least=0,
-        live=True,
-        doc="Bytes that the broker can send per second. 0: unknown. "
         "The controller reads the values of brokers that are set at run time.",
     )
     is_draining: bool = setting(

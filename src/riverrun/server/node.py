@@ -33,6 +33,7 @@ from riverrun.raft.messages import Request
 from riverrun.server.broker_role import BrokerRole
 from riverrun.server.controller_link.channel import ControllerChannels
 from riverrun.server.controller_link.controller_registration import ControllerRegistration
+from riverrun.server.controller_link.disk_poll import DiskPoll
 from riverrun.server.controller_link.lifecycle import Phase
 from riverrun.server.controller_link.probe import BrokerProbe
 from riverrun.server.dispatch.broker_visibility import BrokerVisibility
@@ -137,6 +138,11 @@ class Node:
         services.metadata.subscribe(partial(self._configure_listener, services, listener))
         services.metadata.on_leadership(services.controller.on_leadership)
         self._tasks.start(services.controller.run(), name="controller")
+        metadata = services.metadata
+        disk_poll = DiskPoll(
+            services.controller.placement, lambda: metadata.newest, lambda: metadata.is_active
+        )
+        self._tasks.start(disk_poll.run(), name="disk poll")
         self._tasks.start(services.metadata.run(), name="metadata log")
         controller = settings.controller_address()
         if controller is not None:

@@ -15,9 +15,15 @@ from dataclasses import dataclass
 from riverrun.cli.support.output import Cell, Table, counted
 from riverrun.cli.support.session import ask_each, check
 from riverrun.client.pool import ConnectionPool
+from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.model.settings import SettingError
-from riverrun.placement.brokers import Availability, PlacementBroker, PlacementPolicy
+from riverrun.placement.brokers import (
+    Availability,
+    BrokerLoad,
+    PlacementBroker,
+    PlacementPolicy,
+)
 from riverrun.placement.explanation import PlacementExplanation, explain
 from riverrun.placement.settings import PlacementSettings
 from riverrun.wire.apis import ApiKey
@@ -33,6 +39,7 @@ from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from riverrun.wire.messages.metadata_response import MetadataResponse
 
 TIMEOUT_MS = 30_000
@@ -92,7 +99,7 @@ async def preview_topics(
         brokers = [
             PlacementBroker(
                 id=one.id, rack=one.rack, availability=one.availability, weight=one.weight,
-                replicas=change.replicas_after, leaders=change.leaders_after,
+                load=one.load, replicas=change.replicas_after, leaders=change.leaders_after,
             )
             for one, change in zip(brokers, told.brokers, strict=True)
         ]  # fmt: skip
@@ -141,6 +148,7 @@ async def _brokers(pool: ConnectionPool) -> tuple[list[PlacementBroker], Placeme
     holds, leads = _counts(metadata)
     live = [row.broker_id for row in cluster.brokers if not row.is_fenced]
     settings = await _settings(pool, live)
+    loads = await _loads(pool, settings, holds)
     brokers = [
         PlacementBroker(
             id=NodeId(row.broker_id),
@@ -149,6 +157,7 @@ async def _brokers(pool: ConnectionPool) -> tuple[list[PlacementBroker], Placeme
             replicas=holds[row.broker_id],
             leaders=leads[row.broker_id],
             weight=settings.get(row.broker_id, PlacementSettings()).weight,
+            load=loads.get(row.broker_id),
         )
         for row in sorted(cluster.brokers, key=lambda row: row.broker_id)
     ]
@@ -190,6 +199,27 @@ async def _settings(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, Pla
             found[node] = PlacementSettings.from_texts(texts)
         except SettingError:
             found[node] = PlacementSettings()
+    return found
+
+
+async def _loads(
+    pool: ConnectionPool, settings: Mapping[int, PlacementSettings], holds: Mapping[int, int]
+) -> dict[int, BrokerLoad]:
+    """The disks of the brokers that respond, as the controller measures them."""
+    messages = {node: DescribeLogDirsRequest(topics=()) for node in settings}
+    answers, _ = await ask_each(
+        pool, messages, ApiKey.DESCRIBE_LOG_DIRS, limit_s=ANSWER_SECONDS_MAX
+    )
+    found: dict[int, BrokerLoad] = {}
+    for node, answer in answers.items():
+        rows = [row for row in answer.results if row.error_code is ErrorCode.NONE]
+        if rows and all(row.total_bytes >= 0 and row.usable_bytes >= 0 for row in rows):
+            total = sum(row.total_bytes for row in rows)
+            found[node] = BrokerLoad(
+                disk_bytes=total - sum(row.usable_bytes for row in rows),
+                disk_capacity=settings[node].disk_bytes or total,
+                replicas=holds[node],
+            )
     return found
 
 

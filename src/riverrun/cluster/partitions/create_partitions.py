@@ -10,7 +10,7 @@ from uuid import UUID
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.assignment import current, only_directory
-from riverrun.cluster.partitions.placement import NewReplicas, ReplicaTotals
+from riverrun.cluster.partitions.placement import NewReplicas, PlacementState
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import PartitionRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -106,10 +106,10 @@ def create_partitions(
     image: Image,
     request: CreatePartitionsRequest,
     randomness: Randomness,
-    totals: ReplicaTotals | None = None,
+    placement: PlacementState | None = None,
 ) -> Decision[CreatePartitionsResponse]:
     """Add partitions to topics. Each topic is validated alone."""
-    replicas = NewReplicas(configs, image, randomness, totals)
+    replicas = NewReplicas(configs, image, randomness, placement)
     duplicates = repeated(topic.name for topic in request.topics)
     results = [
         CreatePartitionsTopicResult(

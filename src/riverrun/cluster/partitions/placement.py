@@ -79,6 +79,15 @@ class ReplicaTotals:
         self._leaders[leader] = self._leaders.get(leader, 0) + step
 
 
+class PlacementState:
+    """What the active controller knows besides the image: soft state, empty at first."""
+
+    def __init__(self) -> None:
+        self.totals = ReplicaTotals()
+        self.loads: Mapping[NodeId, BrokerLoad] = {}
+        """The last measurement of each broker."""
+
+
 class NewReplicas:
     """Places the partitions of one decision. Each placement counts for the next one."""
 
@@ -87,14 +96,12 @@ class NewReplicas:
         configs: Configs,
         image: Image,
         randomness: Randomness,
-        totals: ReplicaTotals | None = None,
-        loads: Mapping[NodeId, BrokerLoad] | None = None,
+        state: PlacementState | None = None,
     ) -> None:
         self._configs = configs
         self._image = image
         self._randomness = randomness
-        self._totals = totals if totals is not None else ReplicaTotals()
-        self._loads = loads or {}
+        self._state = state if state is not None else PlacementState()
         self._settings = placement_settings(configs, image)
         self._brokers: dict[NodeId, PlacementBroker] | None = None
 
@@ -125,11 +132,9 @@ class NewReplicas:
 
     def _known(self) -> dict[NodeId, PlacementBroker]:
         if self._brokers is None:
-            self._totals.update(self._image)
+            self._state.totals.update(self._image)
             self._brokers = {
-                broker.id: placement_broker(
-                    self._image, broker, self._settings, self._totals, self._loads
-                )
+                broker.id: placement_broker(self._image, broker, self._settings, self._state)
                 for broker in self._image.brokers.values()
             }
         return self._brokers
@@ -145,8 +150,7 @@ def placement_broker(
     image: Image,
     broker: BrokerImage,
     defaults: PlacementSettings,
-    totals: ReplicaTotals,
-    loads: Mapping[NodeId, BrokerLoad],
+    state: PlacementState,
 ) -> PlacementBroker:
     """A registered broker as placement sees it."""
     settings = _changed(defaults, image.config(ConfigType.BROKER, str(broker.id)))
@@ -154,10 +158,10 @@ def placement_broker(
         id=broker.id,
         rack=broker.rack,
         availability=_availability(image, broker),
-        replicas=totals.replicas(broker.id),
-        leaders=totals.leaders(broker.id),
+        replicas=state.totals.replicas(broker.id),
+        leaders=state.totals.leaders(broker.id),
         weight=settings.weight,
-        load=_load(loads.get(broker.id), settings),
+        load=_load(state.loads.get(broker.id), settings),
     )
 
 
@@ -177,15 +181,10 @@ def is_cordoned(broker: BrokerImage) -> bool:
 
 
 def _load(measured: BrokerLoad | None, settings: PlacementSettings) -> BrokerLoad | None:
-    """Declared capacities replace measured ones."""
-    if measured is None:
-        return None
-    return replace(
-        measured,
-        disk_capacity=settings.disk_bytes or measured.disk_capacity,
-        bytes_in_capacity=settings.bytes_in or measured.bytes_in_capacity,
-        bytes_out_capacity=settings.bytes_out or measured.bytes_out_capacity,
-    )
+    """A declared capacity replaces the measured one."""
+    if measured is None or not settings.disk_bytes:
+        return measured
+    return replace(measured, disk_capacity=settings.disk_bytes)
 
 
 def _changed(settings: PlacementSettings, texts: Mapping[str, str]) -> PlacementSettings:

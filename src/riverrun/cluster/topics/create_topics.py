@@ -18,7 +18,7 @@ from riverrun.cluster.partitions.create_partitions import (
     repeated,
     too_many_partitions,
 )
-from riverrun.cluster.partitions.placement import NewReplicas, ReplicaTotals
+from riverrun.cluster.partitions.placement import NewReplicas, PlacementState
 from riverrun.cluster.topics.names import check_topic_name, collision_key
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord, TopicRecord
@@ -44,10 +44,10 @@ def create_topics(
     image: Image,
     request: CreateTopicsRequest,
     randomness: Randomness,
-    totals: ReplicaTotals | None = None,
+    placement: PlacementState | None = None,
 ) -> Decision[CreateTopicsResponse]:
     """Create topics with their partitions and settings."""
-    replicas = NewReplicas(configs, image, randomness, totals)
+    replicas = NewReplicas(configs, image, randomness, placement)
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if t.name not in duplicates and t.name != METADATA_TOPIC]
     records: list[Record] = []

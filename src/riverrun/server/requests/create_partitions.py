@@ -26,7 +26,7 @@ def handle(
             image,
             request,
             services.randomness,
-            services.controller.replica_totals,
+            services.controller.placement,
         )
     )
 

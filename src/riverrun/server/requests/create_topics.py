@@ -24,7 +24,7 @@ def handle(
             image,
             request,
             services.randomness,
-            services.controller.replica_totals,
+            services.controller.placement,
         )
     )
 

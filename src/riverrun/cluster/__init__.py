@@ -11,6 +11,7 @@ tracks broker sessions, and does the periodic work of a controller.
 | ``decision`` | the result of every decision |
 | ``topics`` | CreateTopics, DeleteTopics, topic names, auto-created topics |
 | ``partitions`` | leaders, in-sync and eligible replicas, placement of replicas |
+| ``balance`` | inputs of the planner: layout and state of moves |
 | ``brokers`` | registration, heartbeats, sessions |
 | ``configs`` | settings: effective values, validation, AlterConfigs, DescribeConfigs |
 | ``features`` | UpdateFeatures |

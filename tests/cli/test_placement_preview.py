@@ -56,7 +56,9 @@ def test_draining_broker_gets_nothing_in_preview_and_placement(
     cluster_cli: Cli, three: Cluster
 ) -> None:
     admin = AdminClient({"bootstrap.servers": three.bootstrap})
-    draining = ConfigEntry("broker.draining", "true", incremental_operation=AlterConfigOpType.SET)
+    draining = ConfigEntry(
+        "broker.mode", "decommissioning", incremental_operation=AlterConfigOpType.SET
+    )
     broker = ConfigResource(ConfigResource.Type.BROKER, "3", incremental_configs=[draining])
     admin.incremental_alter_configs([broker])[broker].result(30)
     words = ("third", "--partitions", "4", "--replication-factor", "2")

@@ -59,7 +59,7 @@ def test_gone_and_draining_brokers_are_emptied() -> None:
     assert make_plan(layout(image), Purpose.REPAIR).moves == (), "a fenced broker may come back"
     plan = make_plan(layout(image, gone=(3,)), Purpose.REPAIR)
     assert {move.goal for move in plan.moves} == {Goal.REPAIR}
-    drained = replayed(image, [setting("1", "broker.draining", "true")])
+    drained = replayed(image, [setting("1", "broker.mode", "decommissioning")])
     plan = make_plan(layout(drained), Purpose.REPAIR)
     assert [(move.removing, move.goal) for move in plan.moves] == [((1,), Goal.DRAIN)] * 4
 

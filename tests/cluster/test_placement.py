@@ -72,11 +72,11 @@ def test_broker_with_all_directories_cordoned_is_cordoned() -> None:
     assert candidates(image)[0].availability is Availability.ACTIVE
 
 
-def test_draining_and_weight_are_settings_of_a_broker_at_run_time() -> None:
+def test_mode_and_weight_are_settings_of_a_broker_at_run_time() -> None:
     image = replayed(
         cluster_of(1, 2, 3),
         [
-            setting("1", "broker.draining", "true"),
+            setting("1", "broker.mode", "decommissioning"),
             setting("2", "broker.capacity.weight", "2.5"),
             setting("", "broker.capacity.weight", "0.5"),
         ],

@@ -464,7 +464,7 @@ def test_new_partitions_get_the_factor_of_the_target() -> None:
         timeout_ms=1000,
         validate_only=False,
     )
-    image = replayed(image, create_partitions(image, wanted, SeededRandomness()).records)
+    image = replayed(image, create_partitions(CONFIGS, image, wanted, SeededRandomness()).records)
     assert len(topic(image).partitions[1].replicas) == 2
 
 

@@ -42,10 +42,3 @@ class PlacementSettings(Settings):
         doc="Disk space that replicas may use. 0: the measured size of the disk. "
         "The controller reads the values of brokers that are set at run time.",
     )
-    is_draining: bool = setting(
-        False,
-        name="broker.draining",
-        live=True,
-        doc="Whether the broker is being decommissioned: it gets no new replicas. "
-        "The controller reads the values of brokers that are set at run time.",
-    )

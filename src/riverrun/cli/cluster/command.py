@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from riverrun.cli.balance import command as balance_command
 from riverrun.cli.cluster.config_command import config_app
 from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.completion import topic_names
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
     cluster.command("logdirs")(log_directories)
     cluster.add_typer(config_app(), name="config")
     cluster.command("elect-leaders")(elect_leaders)
+    balance_command.register(cluster)
     cluster.command("unregister")(unregister)
     app.add_typer(cluster, name="cluster")
 

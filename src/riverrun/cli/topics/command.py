@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from riverrun.cli.balance import topic_command
+from riverrun.cli.balance.command import Throttle
 from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.completion import topic_names
 from riverrun.cli.support.options import (
@@ -59,6 +61,7 @@ def register(app: typer.Typer) -> None:
     topics.command("create")(create)
     topics.command("describe")(describe)
     topics.command("alter")(alter)
+    topic_command.register(topics)
     topics.command("trim")(trim)
     topics.command("delete")(delete)
     app.add_typer(topics, name="topics")
@@ -164,6 +167,7 @@ def create(
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
 ) -> None:
     """Create topics.
 
@@ -179,7 +183,10 @@ def create(
 
     settings = parse_settings(configs, "--config")
     if dry_run:
-        _preview(names, partitions, replication_factor, settings, bootstrap, as_json=as_json)
+        _preview(
+            names, partitions, replication_factor, settings, bootstrap,
+            as_json=as_json, has_headings=not no_headers,
+        )  # fmt: skip
         return
     made = run(
         bootstrap,
@@ -211,8 +218,9 @@ def _preview(
     bootstrap: str,
     *,
     as_json: bool,
+    has_headings: bool,
 ) -> None:
-    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.topics.placement_preview import preview_topics, tables_of_preview
 
@@ -230,7 +238,8 @@ def _preview(
         print_json([preview.described() for preview in previews])
         return
     for preview in previews:
-        print_tables(tables_of_preview(preview, is_terminal=is_terminal()))
+        tables = tables_of_preview(preview, is_terminal=is_terminal())
+        print_tables(tables, Layout(has_headings=has_headings))
 
 
 def describe(
@@ -300,6 +309,17 @@ def alter(
             help="The new number of partitions; it can only grow.",
         ),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            metavar="N",
+            min=1,
+            max=32767,
+            help="The new number of replicas of each partition. Waits until they are copied.",
+        ),
+    ] = None,
+    throttle: Throttle = None,
     configs: Configs = [],  # noqa: B006 (typer reads it and never changes it)
     delete_configs: Annotated[
         list[str],
@@ -313,12 +333,13 @@ def alter(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic's settings or add partitions.
+    """Change a topic's settings or replication factor, or add partitions.
 
-    Everything is validated before anything changes. Adding partitions changes which partition a key
-    maps to.
+    Settings and partitions are validated before anything changes. Adding partitions changes which
+    partition a key maps to.
 
     \b
+    riverrun topics alter events --replicas 3 --throttle 50MB
     riverrun topics alter events --config retention.ms=86400000
     riverrun topics alter events --delete-config retention.ms
     riverrun topics alter events --partitions 24
@@ -332,16 +353,37 @@ def alter(
         if text in changes:
             fail(f"{text} is both in --config and in --delete-config", USAGE)
         changes[text] = None
-    if partitions is None and not changes:
-        fail("nothing to change: use --partitions, --config or --delete-config", USAGE)
-    run(bootstrap, lambda pool: alter_topic(pool, name, partitions=partitions, settings=changes))
+    if partitions is None and replicas is None and not changes:
+        fail("nothing to change: use --partitions, --replicas, --config or --delete-config", USAGE)
+    if partitions is not None or changes:
+        run(
+            bootstrap, lambda pool: alter_topic(pool, name, partitions=partitions, settings=changes)
+        )
+    if replicas is not None:
+        _resize(bootstrap, name, replicas, throttle, is_quiet=as_json)
     if as_json:
-        print_json({"name": name, "partitions": partitions, "settings": changes})
+        print_json(
+            {"name": name, "partitions": partitions, "replicas": replicas, "settings": changes}
+        )
         return
     for setting, value in changes.items():
         print(f"{name}: {setting} " + ("is the default again." if value is None else f"= {value}"))
     if partitions is not None:
         print(f"{name}: {partitions} partitions")
+
+
+def _resize(
+    bootstrap: str, name: str, replicas: int, throttle: str | None, *, is_quiet: bool
+) -> None:
+    from riverrun.cli.balance.cluster_state import ClusterState
+    from riverrun.cli.balance.topic_command import PlanWish, run_topic_plan
+    from riverrun.cli.balance.topic_plans import resize_plan
+    from riverrun.placement.planner.plan import Plan
+
+    def make(state: ClusterState) -> Plan:
+        return resize_plan(state, name, replicas)
+
+    run_topic_plan(bootstrap, make, PlanWish(throttle=throttle), is_quiet=is_quiet)
 
 
 def trim(

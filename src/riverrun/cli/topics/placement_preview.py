@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from riverrun.cli.balance.cluster_state import DECOMMISSIONING, MODE
 from riverrun.cli.support.output import Cell, Table, counted
 from riverrun.cli.support.session import ask_each, check
 from riverrun.client.pool import ConnectionPool
@@ -147,13 +148,15 @@ async def _brokers(pool: ConnectionPool) -> tuple[list[PlacementBroker], Placeme
     metadata = await pool.metadata(None)
     holds, leads = _counts(metadata)
     live = [row.broker_id for row in cluster.brokers if not row.is_fenced]
-    settings = await _settings(pool, live)
+    settings, emptied = await _settings(pool, live)
     loads = await _loads(pool, settings, holds)
     brokers = [
         PlacementBroker(
             id=NodeId(row.broker_id),
             rack=row.rack,
-            availability=_availability(row.is_fenced, settings.get(row.broker_id)),
+            availability=_availability(
+                is_fenced=row.is_fenced, is_emptied=row.broker_id in emptied
+            ),
             replicas=holds[row.broker_id],
             leaders=leads[row.broker_id],
             weight=settings.get(row.broker_id, PlacementSettings()).weight,
@@ -171,9 +174,12 @@ def _counts(metadata: MetadataResponse) -> tuple[Counter[int], Counter[int]]:
     return holds, Counter(row.replica_nodes[0] for row in rows if row.replica_nodes)
 
 
-async def _settings(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, PlacementSettings]:
-    """Each broker reports its own settings. Those of a silent one count as defaults."""
-    wanted = tuple(one.name for one in PlacementSettings.declared())
+async def _settings(
+    pool: ConnectionPool, nodes: Sequence[int]
+) -> tuple[dict[int, PlacementSettings], list[int]]:
+    """The settings of each broker, and the brokers that are being decommissioned. Each reports its
+    own settings; those of a silent one count as defaults."""
+    wanted = (MODE, *(one.name for one in PlacementSettings.declared()))
     messages = {
         node: DescribeConfigsRequest(
             resources=(
@@ -188,6 +194,7 @@ async def _settings(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, Pla
     }
     answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_CONFIGS, limit_s=ANSWER_SECONDS_MAX)
     found: dict[int, PlacementSettings] = {}
+    emptied: list[int] = []
     for node, answer in answers.items():
         texts = {
             row.name: row.value
@@ -195,11 +202,13 @@ async def _settings(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, Pla
             for row in result.configs
             if row.value is not None
         }
+        if texts.get(MODE) == DECOMMISSIONING:
+            emptied.append(node)
         try:
             found[node] = PlacementSettings.from_texts(texts)
         except SettingError:
             found[node] = PlacementSettings()
-    return found
+    return found, emptied
 
 
 async def _loads(
@@ -223,8 +232,8 @@ async def _loads(
     return found
 
 
-def _availability(is_fenced: bool, settings: PlacementSettings | None) -> Availability:
-    if settings is not None and settings.is_draining:
+def _availability(*, is_fenced: bool, is_emptied: bool) -> Availability:
+    if is_emptied:
         return Availability.DRAINING
     return Availability.FENCED if is_fenced else Availability.ACTIVE
 
@@ -258,7 +267,6 @@ def tables_of_preview(preview: PlacementPreview, *, is_terminal: bool) -> list[T
             columns=("topic", "partition", "broker", "role", "why"),
             rows=replicas,
             title=title if is_terminal else None,
-            is_last_folded=True,
         ),
         Table(
             kind="broker",

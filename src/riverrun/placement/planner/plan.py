@@ -46,6 +46,8 @@ class Goal(IntEnum):
     DISK = 6
     BYTES_IN = 7
     LEADERS = 8
+    REQUEST = 9
+    """A person chose the replicas."""
 
 
 class PlannedMove(Struct, frozen=True, kw_only=True):
@@ -95,6 +97,8 @@ class PlannedMove(Struct, frozen=True, kw_only=True):
                 return "evens bytes in"
             case Goal.LEADERS:
                 return f"broker {self.before[0]} leads more than its share"
+            case Goal.REQUEST:
+                return "requested"
 
 
 class Plan(Struct, frozen=True, kw_only=True):

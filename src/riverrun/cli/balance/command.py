@@ -1,0 +1,361 @@
+"""``riverrun cluster balance``, ``moves``, ``maintenance``, ``decommission``, ``recommission``."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from riverrun.cli.support.apps import CommandApp
+from riverrun.cli.support.options import (
+    BOOTSTRAP_DEFAULT,
+    USAGE,
+    AsJson,
+    Bootstrap,
+    NoHeaders,
+    Yes,
+    confirm,
+    fail,
+    parse_topics,
+)
+from riverrun.cli.support.watching import Watch
+
+if TYPE_CHECKING:
+    from riverrun.cli.balance.broker_modes import MaintenanceEffect
+    from riverrun.cli.balance.cluster_state import ClusterState
+    from riverrun.client.pool import ConnectionPool
+    from riverrun.model.ids import TopicPartition
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)(?:i?[bB])?(?:/s)?")
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
+
+Throttle = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar="RATE",
+        help="Limit what each broker sends and receives for the moves, per second: 50MB, 500kB. "
+        "It is removed when the moves end.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+
+
+class Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+def register(cluster: typer.Typer) -> None:
+    cluster.command("balance")(balance)
+    moves_app = CommandApp(help="Show and cancel moves of partitions.", invoke_without_command=True)
+    moves_app.info.no_args_is_help = False
+    moves_app.callback()(moves)
+    moves_app.command("cancel")(cancel)
+    cluster.add_typer(moves_app, name="moves")
+    cluster.command("maintenance")(maintenance)
+    cluster.command("decommission")(decommission)
+    cluster.command("recommission")(recommission)
+
+
+def parse_rate(text: str | None) -> int | None:
+    """Bytes per second of ``50MB`` or ``500 kB/s``; a fraction is rounded."""
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    rate = round(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
+    if rate <= 0:
+        fail(f"--throttle {text}: expected a rate per second such as 50MB", USAGE)
+    return rate
+
+
+def balance(
+    is_dry_run: DryRun = False,
+    is_agreed: Yes = False,
+    throttle: Throttle = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+) -> None:
+    """Spread replicas, leaders and data evenly over the brokers.
+
+    Shows the plan, asks, runs it a few moves at a time, and waits for the end. It moves as little
+    as possible: a new broker takes its share, and nothing else changes. Racks are respected.
+    Ctrl-C starts no further moves; those under way continue (see `riverrun cluster moves`).
+
+    \b
+    riverrun cluster balance --dry-run
+    riverrun cluster balance --throttle 50MB
+    riverrun cluster balance --dry-run --json | jq .bytes
+    """
+    from riverrun.cli.balance.cluster_state import MAINTENANCE, ask_state, layout_of
+    from riverrun.cli.balance.run_plan import PlanRun
+    from riverrun.cli.support.session import run
+    from riverrun.model.ids import NodeId
+    from riverrun.placement.planner.plan import make_plan
+
+    rate = parse_rate(throttle)
+    state = run(bootstrap, ask_state)
+    resting = [NodeId(node) for node in state.in_mode(MAINTENANCE)]
+    plan = make_plan(layout_of(state), not_leading=resting)
+    shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json)
+    if not plan.moves and not as_json:
+        print("The cluster is balanced: nothing to move.")
+        return
+    shown.show(plan, has_headings=not no_headers)
+    if is_dry_run or not plan.moves:
+        shown.print_json({})
+        return
+    confirm("Start these moves?", is_agreed=is_agreed)
+    shown.execute(plan)
+    shown.print_json({})
+
+
+def moves(
+    context: typer.Context,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+    watch: Watch = False,
+) -> None:
+    """Show the moves in progress: bytes copied, rate, and the time that is left.
+
+    The rate is measured for one second. It is how fast the missing part shrinks, so a partition
+    that is written faster than it is copied "will not finish at this rate".
+
+    \b
+    riverrun cluster moves
+    riverrun cluster moves --watch
+    riverrun cluster moves cancel orders:3
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from riverrun.cli.balance.moves_report import ask_moves, progress_table
+    from riverrun.cli.support.output import Layout, print_json, print_tables
+    from riverrun.cli.support.session import run
+    from riverrun.cli.support.watching import show
+
+    def once() -> None:
+        found = run(bootstrap, lambda pool: ask_moves(pool, with_rates=True))
+        if as_json:
+            print_json({"moves": [move.described() for move in found]})
+        else:
+            print_tables([progress_table(found)], Layout(has_headings=not no_headers))
+
+    show(once, is_watched=watch)
+
+
+def cancel(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC[:0,1,...]", show_default=False, help="Only these."),
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Cancel all moves.")] = False,
+    is_agreed: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel moves: their partitions return to the replicas from before.
+
+    What was copied is deleted. Moves that have ended are not undone; move them back with
+    `riverrun topics move`.
+
+    \b
+    riverrun cluster moves cancel orders
+    riverrun cluster moves cancel --all --yes
+    """
+    from riverrun.cli.balance.cluster_state import ask_partitions
+    from riverrun.cli.balance.reassignments import reassign
+    from riverrun.cli.support.output import counted, print_json
+    from riverrun.cli.support.session import run
+
+    if bool(topics) == is_all:
+        fail("name topics or use --all", USAGE)
+    wanted = parse_topics(topics or [], option="")
+
+    def is_wanted(at: TopicPartition) -> bool:
+        if is_all:
+            return True
+        indexes = wanted.get(at.topic, frozenset())
+        return indexes is None or at.partition in indexes
+
+    moving = [one for one in run(bootstrap, ask_partitions) if one.is_moving and is_wanted(one.at)]
+    if moving:
+        confirm(f"Cancel {counted(len(moving), 'move')}?", is_agreed=is_agreed)
+    failures = (
+        run(bootstrap, lambda pool: reassign(pool, dict.fromkeys([one.at for one in moving])))
+        if moving
+        else {}
+    )
+    if as_json:
+        done = [str(one.at) for one in moving if one.at not in failures]
+        print_json({"cancelled": done, "failed": {str(at): why for at, why in failures.items()}})
+    elif not moving:
+        print("No such move is in progress.")
+    elif len(failures) < len(moving):
+        print(f"{counted(len(moving) - len(failures), 'move')} cancelled.")
+    for at, why in failures.items():
+        fail(f"{at}: {why}")
+
+
+def maintenance(
+    switch: Annotated[Switch, typer.Argument(metavar="on|off", show_default=False)],
+    node: Annotated[int, typer.Argument(metavar="NODE", show_default=False, help="Id of a node.")],
+    is_forced: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also if another node is in maintenance or data becomes unavailable."
+        ),
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Let a node lead nothing while you work on it, and let it lead again afterwards.
+
+    `on` moves its leaderships to other in-sync replicas and waits until it leads nothing. Its
+    replicas stay and stay in sync. The mode survives restarts until `off`.
+
+    \b
+    riverrun cluster maintenance on 2
+    riverrun cluster maintenance off 2
+    """
+    from riverrun.cli.balance import broker_modes, cluster_state
+    from riverrun.cli.support.output import counted, print_json
+    from riverrun.cli.support.session import run
+
+    state = run(bootstrap, lambda pool: cluster_state.ask_state(pool, needed=node))
+    if switch is Switch.OFF:
+
+        async def end(pool: ConnectionPool) -> int:
+            await broker_modes.set_mode(pool, node, None)
+            return await broker_modes.return_leaders(pool, node)
+
+        count = run(bootstrap, end)
+        if as_json:
+            print_json({"id": node, "mode": cluster_state.ACTIVE, "leaders_returned": count})
+        else:
+            print(f"Node {node} is active again and leads {counted(count, 'more partition')}.")
+        return
+    effect = broker_modes.effect_of(state, node)
+    _check_maintenance(state, node, effect, is_forced=is_forced)
+
+    async def begin(pool: ConnectionPool) -> list[cluster_state.PartitionState]:
+        await broker_modes.set_mode(pool, node, cluster_state.MAINTENANCE)
+        return await broker_modes.wait_without_leaders(pool, node)
+
+    led = run(bootstrap, begin)
+    if as_json:
+        places = [str(one.at) for one in led]
+        print_json({"id": node, "mode": cluster_state.MAINTENANCE, "still_led": places})
+    elif led:
+        names = broker_modes.named([str(one.at) for one in led])
+        print(
+            f"Node {node} is in maintenance. It still leads {counted(len(led), 'partition')} "
+            f"without another in-sync replica: {names}."
+        )
+    else:
+        print(f"Node {node} is in maintenance: it leads nothing and can be stopped.")
+
+
+def _check_maintenance(
+    state: ClusterState, node: int, effect: MaintenanceEffect, *, is_forced: bool
+) -> None:
+    from riverrun.cli.balance.broker_modes import named
+    from riverrun.cli.balance.cluster_state import MAINTENANCE
+    from riverrun.cli.support.output import counted
+
+    others = [one for one in state.in_mode(MAINTENANCE) if one != node]
+    reasons = []
+    if others:
+        reasons.append(f"node {', '.join(map(str, others))} is in maintenance already")
+    if effect.offline:
+        reasons.append(
+            f"{counted(len(effect.offline), 'partition')} would be unavailable while node {node} "
+            f"is down: {named(effect.offline)}"
+        )
+    if effect.not_writable:
+        reasons.append(
+            f"{counted(len(effect.not_writable), 'partition')} would have fewer replicas in sync "
+            f"than min.insync.replicas: {named(effect.not_writable)}"
+        )
+    if reasons and not is_forced:
+        fail("; ".join(reasons) + "\n  Use --force to do it nevertheless.")
+
+
+def decommission(
+    node: Annotated[int, typer.Argument(metavar="NODE", show_default=False, help="Id of a node.")],
+    is_dry_run: DryRun = False,
+    is_agreed: Yes = False,
+    throttle: Throttle = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+    no_headers: NoHeaders = False,
+) -> None:
+    """Move everything away from a node, so that it can be removed.
+
+    The node gets no new replicas and leads nothing. Its replicas are copied to other nodes, and its
+    vote in the quorum is removed. Then stop the node: the cluster unregisters it by itself. If the
+    command is interrupted, run it again. `riverrun cluster recommission` undoes it.
+
+    \b
+    riverrun cluster decommission 4 --dry-run
+    riverrun cluster decommission 4 --throttle 50MB
+    """
+    from riverrun.cli.balance.broker_modes import set_mode
+    from riverrun.cli.balance.cluster_state import DECOMMISSIONING, ask_state, layout_of
+    from riverrun.cli.balance.plan_report import unplaced_lines
+    from riverrun.cli.balance.run_plan import PlanRun, end_vote
+    from riverrun.cli.support.session import run
+    from riverrun.placement.planner.plan import Purpose, make_plan
+
+    rate = parse_rate(throttle)
+    state = run(bootstrap, lambda pool: ask_state(pool, needed=node))
+    plan = make_plan(layout_of(state, draining=(node,)), Purpose.REPAIR)
+    here = [one for one in plan.unplaced if one.broker == node]
+    if here:
+        lines = "\n  ".join(unplaced_lines(plan)[:5])
+        fail(f"node {node} cannot be emptied:\n  {lines}\n  Nothing was changed.")
+    shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json)
+    shown.show(plan, has_headings=not no_headers)
+    if is_dry_run:
+        shown.print_json({"id": node, "decommissioned": False})
+        return
+    confirm(f"Move everything away from node {node}?", is_agreed=is_agreed)
+    run(bootstrap, lambda pool: set_mode(pool, node, DECOMMISSIONING))
+    shown.execute(plan)
+    left = len(run(bootstrap, ask_state).held_by(node))
+    if left:
+        fail(f"node {node} still holds {left} replicas; run the command again")
+    was_voter = run(bootstrap, lambda pool: end_vote(pool, node))
+    shown.print_json({"id": node, "decommissioned": True, "was_voter": was_voter})
+    if not as_json:
+        vote = " Its vote is removed." if was_voter else ""
+        print(f"Node {node} holds nothing.{vote} Stop it; the cluster unregisters it by itself.")
+
+
+def recommission(
+    node: Annotated[int, typer.Argument(metavar="NODE", show_default=False, help="Id of a node.")],
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Undo the decommissioning of a node: it may lead and get replicas again.
+
+    Moves under way are not cancelled; `riverrun cluster moves cancel` does that. Replicas that were
+    moved away return with `riverrun cluster balance`, and the vote with `riverrun quorum add`.
+
+    \b
+    riverrun cluster recommission 4
+    """
+    from riverrun.cli.balance.broker_modes import set_mode
+    from riverrun.cli.balance.cluster_state import ACTIVE, ask_state
+    from riverrun.cli.support.output import print_json
+    from riverrun.cli.support.session import run
+
+    run(bootstrap, lambda pool: ask_state(pool, needed=node))
+    run(bootstrap, lambda pool: set_mode(pool, node, None))
+    if as_json:
+        print_json({"id": node, "mode": ACTIVE})
+    else:
+        print(f"Node {node} is active again. `riverrun cluster balance` gives it replicas.")

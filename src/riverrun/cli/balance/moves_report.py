@@ -1,0 +1,131 @@
+"""Moves in progress: bytes copied, rate, and the time that is left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from riverrun.cli.balance.cluster_state import PartitionState, ask_partitions
+from riverrun.cli.cluster.log_dirs import ask_directories
+from riverrun.cli.support.output import ByteCount, Cell, Table
+from riverrun.client.pool import ConnectionPool
+from riverrun.model.ids import TopicPartition
+
+SAMPLE_SECONDS = 1.0
+"""Between the two looks that a rate is computed from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveProgress:
+    """The new replicas of one partition. Rates are None if unknown."""
+
+    at: TopicPartition
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    bytes_done: int
+    bytes_total: int
+    rate: float | None = None
+    """Bytes per second by which the missing part shrinks; producers may write meanwhile."""
+
+    @property
+    def bytes_left(self) -> int:
+        return max(self.bytes_total - self.bytes_done, 0)
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self.bytes_left / self.rate if self.rate is not None and self.rate > 0 else None
+
+    @property
+    def outlook(self) -> str:
+        if not self.bytes_left:
+            return "about to end"
+        if self.rate is None:
+            return "unknown"
+        if self.rate <= 0:
+            return "will not finish at this rate"
+        return f"about {self.seconds_left:.0f} s"
+
+    def described(self) -> dict[str, object]:
+        return {
+            "topic": self.at.topic, "partition": self.at.partition,
+            "replicas": list(self.replicas), "adding": list(self.adding),
+            "removing": list(self.removing),
+            "bytes_done": self.bytes_done, "bytes_total": self.bytes_total,
+            "bytes_per_second": self.rate, "seconds_left": self.seconds_left,
+        }  # fmt: skip
+
+
+async def ask_moves(pool: ConnectionPool, *, with_rates: bool) -> list[MoveProgress]:
+    """The moves in progress. Rates need two looks, one second apart."""
+    first, at = await _look(pool), time.monotonic()
+    if not with_rates or not first:
+        return first
+    await asyncio.sleep(SAMPLE_SECONDS)
+    second = await _look(pool)
+    seconds = time.monotonic() - at
+    before = {one.at: one for one in first}
+    return [
+        replace(one, rate=(before[one.at].bytes_left - one.bytes_left) / seconds)
+        if one.at in before
+        else one
+        for one in second
+    ]
+
+
+async def _look(pool: ConnectionPool) -> list[MoveProgress]:
+    moving = [one for one in await ask_partitions(pool) if one.is_moving]
+    if not moving:
+        return []
+    sizes = {
+        (row.node, at): size
+        for row in await ask_directories(pool)
+        for at, size in row.sizes.items()
+    }
+    return [_progress(one, sizes) for one in moving]
+
+
+def _progress(
+    partition: PartitionState, sizes: dict[tuple[int, TopicPartition], int]
+) -> MoveProgress:
+    held = [
+        sizes.get((node, partition.at), 0)
+        for node in partition.replicas
+        if node not in partition.adding
+    ]
+    whole = max(held, default=0)
+    if partition.leader is not None:
+        whole = sizes.get((partition.leader, partition.at), whole)
+    done = [min(sizes.get((node, partition.at), 0), whole) for node in partition.adding]
+    return MoveProgress(
+        at=partition.at,
+        replicas=partition.replicas,
+        adding=partition.adding,
+        removing=partition.removing,
+        bytes_done=sum(done),
+        bytes_total=whole * len(partition.adding),
+    )
+
+
+def progress_table(moves: Sequence[MoveProgress]) -> Table:
+    rows: list[Sequence[Cell]] = [
+        (
+            move.at.topic, move.at.partition, _joined(move.adding), _joined(move.removing),
+            ByteCount(move.bytes_done), ByteCount(move.bytes_total),
+            None if move.rate is None else ByteCount(max(move.rate, 0)), move.outlook,
+        )
+        for move in moves
+    ]  # fmt: skip
+    return Table(
+        columns=(
+            "topic", "partition", "adding", "removing", "copied", "total", "bytes/s", "time left",
+        ),
+        rows=rows,
+        empty="No partition is being moved. `riverrun cluster balance` plans moves.",
+    )  # fmt: skip
+
+
+def _joined(nodes: Sequence[int]) -> str | None:
+    return ",".join(str(node) for node in nodes) or None

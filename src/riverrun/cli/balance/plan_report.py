@@ -1,0 +1,104 @@
+"""A plan in words, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from riverrun.cli.balance.execution import ExecutionResult
+from riverrun.cli.support.output import ByteCount, Cell, Table, bytes_in_words, counted
+from riverrun.placement.planner.estimate import Estimate
+from riverrun.placement.planner.fairness import BalanceFigures
+from riverrun.placement.planner.plan import Plan, PlannedMove
+
+SHOWN_MAX = 20
+"""Moves shown on a terminal before they are only counted."""
+
+
+def described_move(move: PlannedMove) -> dict[str, object]:
+    return {
+        "topic": move.topic, "partition": move.partition,
+        "before": list(move.before), "after": list(move.after),
+        "bytes": int(move.bytes_to_copy), "reason": move.reason,
+    }  # fmt: skip
+
+
+def described_plan(plan: Plan, time_needed: Estimate | None) -> dict[str, object]:
+    return {
+        "moves": [described_move(move) for move in plan.moves],
+        "bytes": int(plan.bytes_to_copy),
+        "before": described_figures(plan.before),
+        "after": described_figures(plan.after),
+        "seconds": None if time_needed is None else time_needed.seconds,
+        "unplaced": [one._asdict() for one in plan.unplaced],
+    }
+
+
+def described_figures(figures: BalanceFigures) -> dict[str, object]:
+    resources: dict[str, object] = {
+        name.replace(" ", "_"): {
+            "max_over_mean": round(one.max_over_mean, 4),
+            "min_over_mean": round(one.min_over_mean, 4),
+            "spread": one.spread,
+        }
+        for name, one in figures.resources().items()
+    }
+    resources["topic_replica_spread"] = figures.topic_replica_spread
+    resources["topic_leader_spread"] = figures.topic_leader_spread
+    return resources
+
+
+def described_result(result: ExecutionResult) -> dict[str, object]:
+    return {
+        "done": result.done,
+        "dropped": result.dropped,
+        "failed": {str(at): reason for at, reason in result.failed.items()},
+    }
+
+
+def moves_table(moves: Sequence[PlannedMove], *, shown_max: int | None) -> Table:
+    shown = moves[:shown_max]
+    more = f" (the first {len(shown)} of {len(moves):,})" if len(moves) > len(shown) else ""
+    rows: list[Sequence[Cell]] = [
+        (
+            move.topic, move.partition, _joined(move.before), _joined(move.after),
+            ByteCount(move.bytes_to_copy), move.reason,
+        )
+        for move in shown
+    ]  # fmt: skip
+    columns = ("topic", "partition", "replicas", "new replicas", "bytes", "reason")
+    return Table(columns=columns, rows=rows, title=f"Moves{more}", kind="move")
+
+
+def figures_table(plan: Plan) -> Table:
+    """The most loaded broker in relation to the mean, before and after."""
+    after = plan.after.resources()
+    return Table(
+        kind="load",
+        title="Largest load of a broker, in relation to the mean",
+        columns=("of", "before", "after"),
+        rows=[
+            (name, f"{one.max_over_mean:.2f}", f"{after[name].max_over_mean:.2f}")
+            for name, one in plan.before.resources().items()
+            if name not in ("bytes in", "bytes out")
+        ],
+    )
+
+
+def summary(plan: Plan, time_needed: Estimate | None) -> str:
+    """What will happen, in one sentence."""
+    reordered = sum(not move.adding and not move.removing for move in plan.moves)
+    words = [f"{counted(len(plan.moves) - reordered, 'partition')} would change replicas"]
+    words.append(f"{bytes_in_words(int(plan.bytes_to_copy))} would be copied")
+    words.append(f"{counted(plan.leaders_changed, 'preferred leader')} would change")
+    text = "; ".join(words) + "."
+    if time_needed is not None:
+        text += f" With this throttle it takes {time_needed.text}."
+    return text
+
+
+def unplaced_lines(plan: Plan) -> list[str]:
+    return [f"{one.topic}-{one.partition}: {one.reason}" for one in plan.unplaced]
+
+
+def _joined(nodes: Sequence[int]) -> str:
+    return ",".join(str(node) for node in nodes)

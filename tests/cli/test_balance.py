@@ -1,0 +1,183 @@
+"""Balance, moves, maintenance and removal of nodes, on four real nodes."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from riverrun.testing import Cluster
+from tests.cli.commands import Cli
+from tests.processes import until
+
+NODES = (1, 2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Cluster]:
+    with Cluster(nodes=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster_cli(four: Cluster) -> Cli:
+    return Cli(four.bootstrap)
+
+
+def place(four: Cluster, topic: str, assignment: list[list[int]]) -> None:
+    """Create a topic on these nodes."""
+    admin = AdminClient({"bootstrap.servers": four.bootstrap})
+    new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment)
+    admin.create_topics([new])[topic].result(30)
+
+
+def partitions(cli: Cli, topic: str) -> list[dict[str, Any]]:
+    (found,) = json.loads(cli.run("topics", "describe", topic, "--json"))
+    rows: list[dict[str, Any]] = found["partitions"]
+    return rows
+
+
+def replicas(cli: Cli, topic: str) -> list[list[int]]:
+    return [row["replicas"] for row in partitions(cli, topic)]
+
+
+def nodes(cli: Cli) -> dict[int, dict[str, Any]]:
+    return {row["id"]: row for row in json.loads(cli.run("cluster", "nodes", "--json"))}
+
+
+def settings_of_throttles(cli: Cli, topic: str) -> list[str]:
+    """The throttles that are set on nodes and on a topic."""
+    rows = json.loads(cli.run("cluster", "config", "get", "--json"))
+    (found,) = json.loads(cli.run("topics", "describe", topic, "--json"))
+    names = [row["name"] for row in rows] + [str(row) for row in found["settings"]]
+    return [name for name in names if "throttled" in name]
+
+
+def test_balance_gives_an_empty_node_its_share_and_a_second_plan_is_empty(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "uneven", [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]] * 2)
+    four.produce("uneven", ["x" * 1000] * 2000)
+    plan = json.loads(cluster_cli.run("cluster", "balance", "--dry-run", "--json"))
+    assert plan["bytes"] > 0
+    assert {"topic", "partition", "before", "after"} <= plan["moves"][0].keys()
+    assert plan["before"]["replicas"]["spread"] > plan["after"]["replicas"]["spread"]
+    assert all(4 not in row for row in replicas(cluster_cli, "uneven"))
+    cluster_cli.run("cluster", "balance", "--yes", "--throttle", "50MB")
+    held = [row["replicas"] for row in nodes(cluster_cli).values()]
+    led = [row["leaders"] for row in nodes(cluster_cli).values()]
+    assert max(held) - min(held) <= 1
+    assert max(led) - min(led) <= 1
+    assert settings_of_throttles(cluster_cli, "uneven") == []
+    assert "balanced" in cluster_cli.run("cluster", "balance", "--dry-run")
+    assert sorted(record.text for record in four.records("uneven")) == ["x" * 1000] * 2000
+
+
+def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_cli: Cli) -> None:
+    place(four, "kept", [[2, 1, 3], [2, 3, 4]])
+    before = replicas(cluster_cli, "kept")
+    assert "leads nothing" in cluster_cli.run("cluster", "maintenance", "on", "2")
+    assert nodes(cluster_cli)[2]["leaders"] == 0
+    refused = cluster_cli.result("cluster", "maintenance", "on", "3")
+    assert refused.exit_code == 1
+    assert "node 2 is in maintenance already" in refused.stderr
+    four.stop(2)
+    four.start(2)
+    four.wait_in_sync()
+    assert nodes(cluster_cli)[2]["leaders"] == 0
+    assert replicas(cluster_cli, "kept") == before
+    assert "active again" in cluster_cli.run("cluster", "maintenance", "off", "2")
+    leaders = [row["leader"] for row in partitions(cluster_cli, "kept")]
+    assert leaders == [2, 2]
+
+
+def test_maintenance_that_makes_data_unavailable_needs_force(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "single", [[3]])
+    refused = cluster_cli.result("cluster", "maintenance", "on", "3")
+    assert refused.exit_code == 1
+    assert "single-0" in refused.stderr
+    assert "--force" in refused.stderr
+    forced = cluster_cli.run("cluster", "maintenance", "on", "3", "--force")
+    assert "single-0" in forced
+    cluster_cli.run("cluster", "maintenance", "off", "3")
+    cluster_cli.run("topics", "delete", "single", "--yes")
+
+
+def test_replication_factor_and_replicas_of_a_topic_can_change(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "resized", [[1], [2]])
+    four.produce("resized", ["a", "b", "c"])
+    cluster_cli.run("topics", "alter", "resized", "--replicas", "3")
+    assert [len(row) for row in replicas(cluster_cli, "resized")] == [3, 3]
+    cluster_cli.run("topics", "move", "resized:1", "--to", "4,3", "--yes")
+    assert replicas(cluster_cli, "resized")[1] == [4, 3]
+    assert partitions(cluster_cli, "resized")[1]["leader"] == 4
+    cluster_cli.run("topics", "alter", "resized", "--replicas", "1")
+    assert [len(row) for row in replicas(cluster_cli, "resized")] == [1, 1]
+    assert sorted(record.text for record in four.records("resized")) == ["a", "b", "c"]
+    too_many = cluster_cli.result("topics", "alter", "resized", "--replicas", "9")
+    assert too_many.exit_code == 1
+    assert "4 are up" in too_many.stderr
+    cluster_cli.run("topics", "delete", "resized", "--yes")
+
+
+def test_move_shows_its_progress_and_can_be_cancelled(four: Cluster, cluster_cli: Cli) -> None:
+    place(four, "slow", [[1, 2, 3]])
+    four.produce("slow", ["x" * 10_000] * 300)
+    words = ("topics", "move", "slow", "--to", "4,2,3", "--yes", "--throttle", "100kB")
+    with cluster_cli.started(*words) as moving:
+        moving.notice("under way")
+
+        def progress() -> dict[str, Any] | None:
+            moves = json.loads(cluster_cli.run("cluster", "moves", "--json"))["moves"]
+            return next((move for move in moves if move["bytes_done"] > 0), None)
+
+        until(lambda: progress() is not None, seconds=60, what="bytes are copied")
+        seen = progress()
+        assert seen is not None
+        assert (seen["topic"], seen["adding"], seen["removing"]) == ("slow", [4], [1])
+        assert 0 < seen["bytes_done"] < seen["bytes_total"]
+        cancelled = cluster_cli.run("cluster", "moves", "cancel", "slow", "--yes")
+        assert "1 move cancelled" in cancelled
+        assert moving.process.wait(60) == 1
+    assert sorted(replicas(cluster_cli, "slow")[0]) == [1, 2, 3]
+    assert settings_of_throttles(cluster_cli, "slow") == []
+    assert json.loads(cluster_cli.run("cluster", "moves", "--json")) == {"moves": []}
+    cluster_cli.run("topics", "delete", "slow", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("balance", "--throttle", "fast"), 2, "50MB"),
+        (("maintenance", "on", "9"), 4, "broker 9 does not exist"),
+        (("decommission", "9", "--yes"), 4, "broker 9 does not exist"),
+        (("moves", "cancel"), 2, "--all"),
+    ],
+)
+def test_bad_input_is_named(
+    cluster_cli: Cli, words: tuple[str, ...], code: int, message: str
+) -> None:
+    result = cluster_cli.result("cluster", *words)
+    assert result.exit_code == code, result.output
+    assert message in result.stderr
+
+
+def test_decommissioned_node_is_empty_and_unregistered_when_it_stops(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "leaving", [[4, 1, 2], [1, 4, 2]])
+    four.produce("leaving", ["a", "b"])
+    assert "holds nothing" in cluster_cli.run("cluster", "decommission", "4", "--yes")
+    assert nodes(cluster_cli)[4]["replicas"] == 0
+    created = cluster_cli.run("topics", "create", "later", "--partitions", "8")
+    assert "Created" in created
+    assert all(4 not in row for row in replicas(cluster_cli, "later"))
+    four.stop(4)
+    until(lambda: 4 not in nodes(cluster_cli), seconds=60, what="node 4 is unregistered")
+    assert sorted(record.text for record in four.records("leaving")) == ["a", "b"]

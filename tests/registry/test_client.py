@@ -45,6 +45,30 @@ def test_schema_has_its_format_text_and_references(registry: RegistryServer) -> 
     assert (latest.id, latest.version, latest.schema) == (schema_id, 1, found)
 
 
+def test_latest_version_is_resolved_once(registry: RegistryServer) -> None:
+    """A pipeline asks for it with each batch."""
+    reference = {"name": "Money", "subject": "money-value", "version": 1}
+    registry.register("money-value", '{"type": "fixed", "name": "Money", "size": 8}')
+    registry.register("orders-value", ORDER, references=[reference])
+    client = client_of(registry.url)
+    known = client.latest("orders-value")
+    registry.requests.clear()
+    assert client.latest("orders-value", known) is known
+    assert len(registry.requests) == 1
+    registry.register("orders-value", '"string"')
+    assert client.latest("orders-value", known).version == 2
+
+
+def test_check_needs_an_answer_and_no_schema(registry: RegistryServer) -> None:
+    client_of(registry.url).check()
+    registry.faults = [(403, {"error_code": 40301})]
+    client_of(registry.url).check()
+    for fault in ((401, {"error_code": 40101}), (404, {"message": "not a registry"})):
+        registry.faults = [fault]
+        with pytest.raises(RegistryUnavailable):
+            client_of(registry.url).check()
+
+
 def test_subject_may_have_any_name(registry: RegistryServer) -> None:
     registry.register("a/b c?", ORDER)
     assert client_of(registry.url).latest("a/b c?").schema.text == ORDER

@@ -220,6 +220,21 @@ def test_imports_come_from_references_as_descriptors_or_texts(registry: Registry
         assert found.simpleString() == expected
 
 
+def test_files_that_are_built_into_the_registry_need_no_reference(
+    registry: RegistryServer,
+) -> None:
+    text = (
+        'syntax = "proto3"; import "confluent/meta.proto"; import "confluent/types/decimal.proto";'
+        ' message M { confluent.type.Decimal price = 1 [(confluent.field_meta).doc = "net"]; }'
+    )
+    number = SchemaId(registry.register("m", text, "PROTOBUF"))
+    for registry.offers_descriptors in (True, False):
+        schema = client_of(registry.url).schema(number)
+        found = message_columns(ProtobufSchema(schema).message_named(None))
+        expected = "struct<price:struct<value:binary,precision:bigint,scale:int>>"
+        assert found.simpleString() == expected
+
+
 def test_values_of_confluents_serializer_are_read(registry: RegistryServer) -> None:
     message = new_message(ORDER, "Order")
     message.id = 9

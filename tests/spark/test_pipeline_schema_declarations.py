@@ -124,7 +124,12 @@ def test_password_of_the_registry_is_not_shown(folder: Path) -> None:
     assert source.schema_ids.registry is not None
     assert source.schema_ids.registry.user_info == "me:secret"
     assert "secret" not in repr(source)
-    assert "secret" not in problems(folder, 'values = "avro"', 'registry = "h:1:me:secret@x"')
+    for line in (
+        'registry = "h:1:me:secret@x"',
+        'registry = { url = "http://me:secret@x" }',
+        'registry = "http://x"\nregistry_user_info = ["me:secret"]',
+    ):
+        assert "secret" not in problems(folder, 'values = "avro"', line)
 
 
 def test_protobuf_needs_no_header(folder: Path) -> None:

@@ -19,7 +19,7 @@ from riverrun.registry.schema import RegisteredSchema
 
 SCHEMAS_MAX: Final = 1000
 UNUSABLE_MAX: Final = 10_000
-UNUSABLE_SECONDS: Final = 30.0
+UNUSABLE_SECONDS: Final = 5.0
 SECOND_LOOK_SECONDS: Final = 0.5
 SECOND_LOOKS_MAX: Final = 100
 """Per call. More unknown ids than this are not schema ids at all."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import http.client
 import json
 import time
@@ -45,7 +44,8 @@ VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403
 _NOT_FOUND: Final = (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
 _RETRIABLE: Final = (408, 429, 500, 502, 503, 504)
-_UNAUTHORIZED: Final = (401, 403)
+FORBIDDEN: Final = 403
+_UNAUTHORIZED: Final = (401, FORBIDDEN)
 
 
 class NotRegistered(Exception):
@@ -85,8 +85,11 @@ class RegistryClient:
             ) from None
         return self._resolved(path, found, f"schema id {schema_id}")
 
-    def latest(self, subject: str) -> SubjectVersion:
-        """Raises UnknownSubject, UnusableSchema and RegistryUnavailable."""
+    def latest(self, subject: str, known: SubjectVersion | None = None) -> SubjectVersion:
+        """The latest version; ``known`` itself if it is still that.
+
+        Raises UnknownSubject, UnusableSchema and RegistryUnavailable.
+        """
         path = f"/subjects/{quote(subject, safe='')}/versions/latest"
         try:
             found = self._get(path)
@@ -95,13 +98,20 @@ class RegistryClient:
         number, version = found.get("id"), found.get("version")
         if not isinstance(number, int) or not isinstance(version, int):
             raise self._unavailable("the response has no id and version")
+        if known is not None and (known.id, known.version) == (number, version):
+            return known
         schema = self._resolved(path, found, f"subject {subject}")
         return SubjectVersion(SchemaId(number), version, schema)
 
     def check(self) -> None:
         """Raise RegistryUnavailable unless the registry answers, whether it has schemas or not."""
-        with contextlib.suppress(NotRegistered):
+        try:
             self._get("/schemas/ids/1")
+        except NotRegistered:
+            pass
+        except RegistryUnavailable as error:
+            if error.status != FORBIDDEN:  # this schema may be forbidden, and others not
+                raise
 
     def _resolved(self, path: str, found: Mapping[str, Any], what: str) -> RegisteredSchema:
         return _ReferenceResolver(self, what).resolve(path, found, 0)
@@ -134,7 +144,7 @@ class RegistryClient:
                 raise
             except urllib.error.HTTPError as error:
                 if error.code not in _RETRIABLE or attempt >= attempts_max:
-                    raise self._unavailable(_status_text(error)) from None
+                    raise self._unavailable(_status_text(error), error.code) from None
             except (OSError, http.client.HTTPException) as error:
                 if attempt >= attempts_max:
                     raise self._unavailable(_reason_text(error)) from None
@@ -167,8 +177,9 @@ class RegistryClient:
             raise self._unavailable("the response is not a JSON object, so this is no registry")
         return found
 
-    def _unavailable(self, reason: str) -> RegistryUnavailable:
-        return RegistryUnavailable(f"the schema registry {self.address} is unavailable: {reason}")
+    def _unavailable(self, reason: str, status: int | None = None) -> RegistryUnavailable:
+        text = f"the schema registry {self.address} is unavailable: {reason}"
+        return RegistryUnavailable(text, status)
 
 
 class _ReferenceResolver:

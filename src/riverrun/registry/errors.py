@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class RegistryUnavailable(OSError):
-    """The registry gave no usable answer. A later attempt may succeed, so no record is rejected."""
+    """The registry gave no usable answer. A later attempt may succeed, so no record is rejected.
+
+    :param status: the HTTP status, if there was a response.
+    """
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class UnusableSchema(Exception):

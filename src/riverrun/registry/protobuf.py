@@ -21,6 +21,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
+from riverrun.registry.builtin_protos import BUILTIN_PROTOS
 from riverrun.registry.errors import UndecodableValue
 from riverrun.registry.schema import NamedReference, RegisteredSchema, SchemaFormat
 
@@ -112,13 +113,17 @@ def compile_text(text: str, imports: Mapping[str, str]) -> RegisteredSchema:
     """Compile a text with the texts of its imports. Raises ValueError."""
     with tempfile.TemporaryDirectory(prefix="riverrun-proto-") as name:
         folder = Path(name)
-        for file, content in {**imports, MAIN_FILE: text}.items():
-            place = PurePosixPath(file)
-            if place.is_absolute() or ".." in place.parts:
-                raise ValueError(f"the import {file!r} is not a relative path")
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).write_text(content)
+        _write_files(folder, {**imports, MAIN_FILE: text})
         return _as_schema(text, _run_protoc(MAIN_FILE, [folder]))
+
+
+def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    for file, text in texts.items():
+        place = PurePosixPath(file)
+        if place.is_absolute() or ".." in place.parts:
+            raise ValueError(f"the import {file!r} is not a relative path")
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text)
 
 
 def _as_schema(text: str, files: Sequence[descriptor_pb2.FileDescriptorProto]) -> RegisteredSchema:
@@ -140,7 +145,9 @@ def _run_protoc(file: str, folders: Sequence[Path]) -> list[descriptor_pb2.FileD
     """
     with tempfile.TemporaryDirectory(prefix="riverrun-protoc-") as name:
         output = Path(name) / "descriptors"
-        paths = [f"--proto_path={folder}" for folder in (*folders, *_include_folders())]
+        builtin = Path(name) / "builtin"
+        _write_files(builtin, BUILTIN_PROTOS)
+        paths = [f"--proto_path={one}" for one in (*folders, builtin, *_include_folders())]
         arguments = ["--include_imports", f"--descriptor_set_out={output}", file]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
@@ -203,17 +210,25 @@ def _add_with_well_known(
 ) -> None:
     """Add a file to a pool, after the well-known files that it imports."""
     for name in file.dependency:
-        if _is_in(pool, name) or not _WELL_KNOWN.fullmatch(name):
-            continue
-        module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
-        try:
-            found = importlib.import_module(module)
-        except ImportError:
-            raise ValueError(f"{name} is not available") from None
-        inner = descriptor_pb2.FileDescriptorProto.FromString(found.DESCRIPTOR.serialized_pb)
-        _add_with_well_known(pool, inner)
+        if not _is_in(pool, name):
+            for inner in _well_known(name):
+                _add_with_well_known(pool, inner)
     if not _is_in(pool, file.name):
         pool.Add(file)
+
+
+def _well_known(name: str) -> list[descriptor_pb2.FileDescriptorProto]:
+    """A file that schemas import without a reference, after its own imports."""
+    if name in BUILTIN_PROTOS:
+        return _run_protoc(name, [])
+    if not _WELL_KNOWN.fullmatch(name):
+        return []
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    try:
+        found = importlib.import_module(module)
+    except ImportError:
+        raise ValueError(f"{name} is not available") from None
+    return [descriptor_pb2.FileDescriptorProto.FromString(found.DESCRIPTOR.serialized_pb)]
 
 
 def _is_in(pool: descriptor_pool.DescriptorPool, name: str) -> bool:

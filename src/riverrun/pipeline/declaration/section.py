@@ -62,12 +62,14 @@ class Section:
         self._read[fields[0]] = None
         return Section(self._reporter, (*self._path, *fields), value)
 
-    def text(self, field: str, default: str | None = None) -> str:
+    def text(self, field: str, default: str | None = None, *, is_secret: bool = False) -> str:
+        """``is_secret`` keeps the value out of messages."""
         value = self._take(field)
         if isinstance(value, str) and value.strip():
             return value
         if value is not None:
-            self.report(field, f"{value!r} is not a string", f'write {field} = "..."')
+            shown = "it" if is_secret else repr(value)
+            self.report(field, f"{shown} is not a string", f'write {field} = "..."')
         elif default is None:
             self.report(field, "is missing", f'add {field} = "..."')
         return default or ""

@@ -86,7 +86,7 @@ def _read_ids(
     is_expected = section.flag("registry_header")
     is_refused = section.has("registry_header") and not is_expected
     has_registry, has_schemas = section.has("registry"), section.has("schemas")
-    user_info = section.optional("registry_user_info")
+    user_info = section.text("registry_user_info", "", is_secret=True) or None
     subject = section.text("subject", f"{topics[0]}-value" if topics else "values")
     if not has_registry:
         for field in ("registry_user_info", "subject"):
@@ -130,7 +130,7 @@ def _has_reader(section: Section) -> bool:
 
 def _read_address(section: Section, user_info: str | None) -> RegistryAddress | None:
     try:
-        return parse_registry(section.text("registry"), user_info)
+        return parse_registry(section.text("registry", is_secret=True), user_info)
     except ValueError as error:
         section.report("registry", str(error), 'write registry = "http://HOST:8081"')
         return None

@@ -127,13 +127,18 @@ class ProtobufReader:
         self._what = what
         self._plans: dict[str, Read | UndecodableValue] = {}
         """By message. A schema has few of them."""
+        self._messages: dict[tuple[int, ...], Descriptor] = {}
+        """By indexes, of messages that exist."""
 
     def read(self, data: bytes) -> dict[str, Any]:
         """Raises UndecodableValue."""
         written, start = self._reader, 0
         if self._writer is not None:
             indexes, start = message_indexes(data)
-            written = self._writer.message_at(indexes, self._reader.full_name, self._what)
+            if indexes not in self._messages:
+                found_at = self._writer.message_at(indexes, self._reader.full_name, self._what)
+                self._messages[indexes] = found_at
+            written = self._messages[indexes]
         found = self._plans.get(written.full_name)
         if found is None:
             found = self._plans[written.full_name] = self._plan(written)

@@ -17,9 +17,8 @@ from riverrun.pipeline.sources.json_schema import extend_schema
 from riverrun.pipeline.sources.parsing import ValueSchema, infer_schema, usable_columns
 from riverrun.pipeline.sources.reader_schema import reader_columns
 from riverrun.pipeline.state.versioned_file import TextFiles, VersionedText
-from riverrun.registry.client import RegistryClient
+from riverrun.registry.client import RegistryClient, SubjectVersion
 from riverrun.registry.errors import UnusableSchema
-from riverrun.registry.framing import SchemaId
 from riverrun.registry.schema import RegisteredSchema
 
 
@@ -59,14 +58,15 @@ class FollowedSubject:
         self._source = source
         self._ids = source.schema_ids
         self._client = RegistryClient(source.schema_ids.registry)
-        self._latest: tuple[SchemaId, ValueSchema] | None = None
+        self._latest: tuple[SubjectVersion, ValueSchema] | None = None
 
     def load(self) -> ValueSchema:
         """Ask the registry. Raises CannotContinue, UnknownSubject and RegistryUnavailable."""
         try:
-            found = self._client.latest(self._ids.subject)
-            if self._latest is None or self._latest[0] != found.id:
-                self._latest = found.id, self._schema_of(found.schema)
+            known = None if self._latest is None else self._latest[0]
+            found = self._client.latest(self._ids.subject, known)
+            if self._latest is None or found is not known:
+                self._latest = found, self._schema_of(found.schema)
         except (UnusableSchema, ValueError) as error:
             raise CannotContinue(
                 f"sources.{self._source.name}: the latest version of subject {self._ids.subject} "

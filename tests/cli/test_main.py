@@ -19,10 +19,14 @@ NEEDS_EXAMPLES = [
     ["cluster", "config", "set"], ["cluster", "config", "unset"], ["quorum", "status"],
     ["quorum", "add"], ["quorum", "remove"], ["top"],
 ]  # fmt: skip
-WITHOUT_CLUSTER = [["up"], ["start"], ["dump-log"], ["simulate"], ["bench", "compare"], ["help"]]
 GROUPS = [
     [], ["topics"], ["groups"], ["bench"], ["cluster"], ["cluster", "config"], ["quorum"],
-    ["pipeline"], ["audit"], ["chaos"],
+    ["context"], ["pipeline"], ["audit"], ["chaos"],
+]  # fmt: skip
+WITHOUT_CLUSTER = [
+    ["up"], ["start"], ["context", "add"], ["context", "use"], ["context", "list"],
+    ["context", "show"], ["context", "remove"], ["dump-log"], ["simulate"], ["bench", "compare"],
+    ["help"],
 ]  # fmt: skip
 
 

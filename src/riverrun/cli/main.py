@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import typer
 
 from riverrun.cli.support.apps import CommandApp, PlainGroup
+from riverrun.cli.support.contexts import add_context_options
 from riverrun.cli.support.options import USAGE
 
 HELP = """A replicated, partitioned log that speaks the Apache Kafka protocol.
@@ -38,6 +40,7 @@ COMMANDS = {
     "cluster": "riverrun.cli.cluster.command",
     "quorum": "riverrun.cli.quorum.command",
     "top": "riverrun.cli.top.command",
+    "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",
     "bench": "riverrun.cli.benchmark.command",
     "pipeline": "riverrun.pipeline.command",
@@ -51,8 +54,13 @@ COMMANDS = {
 COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups", "cluster")
 
 
-class InOrder(PlainGroup):
-    """Lists the commands in help in the order of the table."""
+class RootCommand(PlainGroup):
+    """Lists the commands in help in the order of the table. Commands that talk to a cluster get
+    the option ``--context``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        add_context_options(self)
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return [name for name in COMMANDS if name in self.commands]
@@ -61,7 +69,7 @@ class InOrder(PlainGroup):
 def build(words: list[str]) -> typer.Typer:
     """The application with the named command, or with all commands."""
     app = CommandApp(
-        cls=InOrder,
+        cls=RootCommand,
         help=HELP,
         context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
         pretty_exceptions_enable=False,

@@ -38,6 +38,8 @@ from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSet
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 VARIABLES_OF_OTHERS = (
     "BOOTSTRAP",
+    "CONFIG",
+    "CONTEXT",
     "SPARK_MASTER",
     "PEERS",
     "TEST_PORTS",

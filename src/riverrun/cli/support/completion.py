@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import typer
 
-from riverrun.cli.support.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
+from riverrun.cli.support.contexts import completed_address
 
 if TYPE_CHECKING:
     from riverrun.client.pool import ConnectionPool
@@ -53,16 +52,14 @@ def _complete(
     from riverrun.client.pool import ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
 
-    given = context.params.get("bootstrap") or os.environ.get(BOOTSTRAP_VARIABLE)
-
     async def names() -> list[str]:
-        addresses = parse_bootstrap(given or BOOTSTRAP_DEFAULT)
+        addresses = parse_bootstrap(completed_address(context))
         async with asyncio.timeout(ANSWER_S_MAX), ConnectionPool(addresses) as pool:
             await pool.any_connection()
             return await ask(pool)
 
     try:
         found = asyncio.run(names())
-    except (OSError, ValueError, KafkaError, UnsupportedApi, NotFound):
+    except (OSError, ValueError, KafkaError, UnsupportedApi, NotFound, typer.Exit):
         return []
     return sorted(name for name in found if name.startswith(incomplete))

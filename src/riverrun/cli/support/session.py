@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from riverrun.cli.records.descriptors import OutputFailed
+from riverrun.cli.support.contexts import ContextAddress
 from riverrun.cli.support.options import (
     BOOTSTRAP_VARIABLE,
     FAILED,
@@ -109,12 +110,7 @@ def run(
     try:
         return asyncio.run(connected())
     except ClusterUnreachable as error:
-        fail(
-            f"cannot reach a cluster: {error}\n"
-            "  Start one with `riverrun up`, or name it with --bootstrap HOST:PORT "
-            f"or {BOOTSTRAP_VARIABLE}.",
-            UNREACHABLE,
-        )
+        fail(_unreachable(bootstrap, error), UNREACHABLE)
     except NotFound as error:
         fail(str(error), NOT_FOUND)
     except OutputFailed as error:
@@ -132,7 +128,7 @@ def run(
     except KafkaError as error:
         fail(in_words(error), NOT_FOUND if error.code in _NOT_FOUND else FAILED)
     except UnicodeError as error:
-        fail(f"--bootstrap {bootstrap}: {error}", USAGE)
+        fail(f"{_named(bootstrap)} {bootstrap}: {error}", USAGE)
     except RegistryUnavailable as error:
         fail(str(error), UNREACHABLE)
     except OSError as error:
@@ -143,6 +139,20 @@ def run(
         )
 
 
+def _unreachable(bootstrap: str, error: ClusterUnreachable) -> str:
+    if isinstance(bootstrap, ContextAddress):
+        return (
+            f"cannot reach the cluster of context {bootstrap.context}: {error}\n"
+            "  Choose another with --context NAME or --bootstrap HOST:PORT; `riverrun context "
+            "list` lists the contexts."
+        )
+    return (
+        f"cannot reach a cluster: {error}\n"
+        "  Start one with `riverrun up`, or name it with --bootstrap HOST:PORT "
+        f"or {BOOTSTRAP_VARIABLE}."
+    )
+
+
 def open_pool(bootstrap: str, retry: RetryPolicy | None = None) -> ConnectionPool:
     return ConnectionPool(addresses_of(bootstrap), client_id=CLIENT_ID, retry=retry)
 
@@ -151,7 +161,14 @@ def addresses_of(bootstrap: str) -> list[Address]:
     try:
         return parse_bootstrap(bootstrap)
     except ValueError as error:
-        fail(f"--bootstrap: {error}", USAGE)
+        fail(f"{_named(bootstrap)}: {error}", USAGE)
+
+
+def _named(bootstrap: str) -> str:
+    """The source of the address, for errors."""
+    return (
+        f"context {bootstrap.context}" if isinstance(bootstrap, ContextAddress) else "--bootstrap"
+    )
 
 
 def in_words(error: KafkaError) -> str:

@@ -44,9 +44,13 @@ class Cli:
             self.run("produce", topic, "--file", file.name, *words)
 
     def read(self, topic: str, *words: str) -> str:
-        """Consume in process, into a file instead of standard output."""
+        """Consume a topic in process, into a file instead of standard output."""
+        return self.read_all(topic, *words)
+
+    def read_all(self, *words: str) -> str:
+        """Like ``read``, with any topics or a pattern."""
         with tempfile.TemporaryFile() as file, _standard_output_to(file.fileno()):
-            self.run("consume", topic, *words)
+            self.run("consume", *words)
             file.seek(0)
             return file.read().decode()
 

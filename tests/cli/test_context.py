@@ -1,4 +1,4 @@
-"""`riverrun context`: the file, the address that a command uses, and errors that name the context."""
+"""`riverrun context`: the file, the address that a command uses, and errors with the name."""
 
 import json
 import os

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from riverrun.cli.records.formats import (
     BadInput,
+    PrintedRecord,
+    escaped,
     formatter,
     parse_headers,
     parse_json,
@@ -25,12 +27,16 @@ def as_json(text: str, headers: Headers = ()) -> tuple[NewRecord, int | None]:
     return parse_json(text.encode(), headers=headers, timestamp=NOW)
 
 
+def row(record: Record) -> PrintedRecord:
+    return PrintedRecord("t", 3, 0, record)
+
+
 @settings(deadline=None)
 @given(data, data, st.lists(st.tuples(names, data), max_size=3).map(tuple), st.integers(0, 2**60))
 def test_json_round_trip(
     key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
 ) -> None:
-    line = formatter("json")("t", 3, Record(7, timestamp, key, value, headers))
+    line = formatter("json")(row(Record(7, timestamp, key, value, headers)))
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     record, partition = parse_json(line, headers=(), timestamp=0)
@@ -50,7 +56,7 @@ def test_json_fields_typed_by_hand() -> None:
 
 def test_a_name_that_is_not_utf8_round_trips() -> None:
     header = b"caf\xe9".decode("utf-8", "surrogateescape")
-    line = formatter("json")("t", 0, Record(0, 0, None, b"", ((header, b""),)))
+    line = formatter("json")(row(Record(0, 0, None, b"", ((header, b""),))))
     assert line.decode("ascii").count("\\udce9") == 1
     assert parse_json(line, headers=(), timestamp=0)[0].headers == ((header, b""),)
 
@@ -124,22 +130,54 @@ RECORD = Record(42, NOW, b"key", b"value", (("a", b"1"), ("b", None)))
         ("%p %o %k %v\\n", b"3 42 key value\n"),
         ("%t@%T:%h", b"topic@1700000000000:a=1,b"),
         ("%K/%V", b"3/5"),
+        ("%e %s", b"9 11"),
         ("100%%\\t%v%", b"100%\tvalue%"),
         ("%%p%p", b"%p3"),
     ],
 )
 def test_templates(template: str, text: bytes) -> None:
-    assert formatter(template)("topic", 3, RECORD) == text
+    assert formatter(template)(PrintedRecord("topic", 3, 9, RECORD)) == text
 
 
 def test_null_is_empty_in_text_and_minus_one_in_sizes() -> None:
     empty = Record(0, NOW, None, None)
-    assert formatter("text")("t", 0, empty) == b"\n"
-    assert formatter("%K %V")("t", 0, empty) == b"-1 -1"
+    assert formatter("text")(row(empty)) == b"\n"
+    assert formatter("%K %V %s")(row(empty)) == b"-1 -1 0"
 
 
 def test_values_are_printed_byte_for_byte() -> None:
-    assert formatter("text")("t", 0, Record(0, NOW, None, b"\xff\x00")) == b"\xff\x00\n"
+    assert formatter("text")(row(Record(0, NOW, None, b"\xff\x00"))) == b"\xff\x00\n"
+
+
+HOSTILE = "tab\t new\n bell\x07 \x1b[2J \x7f \u009b1m \u202eback ü €".encode() + b" \xff\xfe"
+
+
+def test_a_terminal_gets_escapes_instead_of_control_characters() -> None:
+    shown = formatter("text", escaped)(row(Record(0, NOW, None, HOSTILE)))
+    assert shown.decode() == (
+        "tab\t new\n bell\\x07 \\x1b[2J \\x7f \\u009b1m \\u202eback ü € \\xff\\xfe\n"
+    )
+    record = Record(0, NOW, b"\x1b", b"\x1b", (("\x1b", b"\x1b"),))
+    assert formatter("%k %v %h", escaped)(row(record)) == rb"\x1b \x1b \x1b=\x1b"
+
+
+def test_json_on_a_terminal_is_still_json() -> None:
+    record = Record(0, NOW, None, HOSTILE[:-3])
+    line = formatter("json", escaped)(row(record))
+    assert b"\x1b" not in line and "\u009b".encode() not in line and "\u202e".encode() not in line
+    assert parse_json(line, headers=(), timestamp=0)[0].value == HOSTILE[:-3]
+
+
+def test_an_unknown_leader_epoch_is_null_in_json() -> None:
+    record = Record(0, NOW, b"k", b"vv", (("h", b"1"),))
+    fields = json.loads(formatter("json")(PrintedRecord("t", 0, -1, record)))
+    assert (fields["leader_epoch"], fields["size"]) == (None, 5)
+    assert json.loads(formatter("json")(PrintedRecord("t", 0, 4, record)))["leader_epoch"] == 4
+
+
+def test_time_of_a_record_in_utc() -> None:
+    assert formatter("%D")(row(Record(0, NOW, None, b""))) == b"2023-11-14T22:13:20.000Z"
+    assert formatter("%D")(row(Record(0, 2**62, None, b""))) == b""
 
 
 @pytest.mark.parametrize("form", ["yaml", "%q", "%v %x\\n"])

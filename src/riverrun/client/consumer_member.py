@@ -88,6 +88,11 @@ class ConsumerMember:
         text = f"group {self._group} has no assignment after {ROUNDS_MAX} rebalances"
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
 
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Subscribe to other topics, with the next rebalance."""
+        self._topics = tuple(topics)
+        self.must_rejoin.set()
+
     async def keep_alive(self) -> None:
         """Send heartbeats until cancelled. The leader also checks for new partitions."""
         loop = asyncio.get_running_loop()

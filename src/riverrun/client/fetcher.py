@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import BY_NAME_FETCH_MAX, EARLIEST
@@ -36,6 +36,8 @@ class FetchedRecords(Struct, frozen=True, kw_only=True):
     """The next position: after the last record or control batch."""
     end_offset: int
     """The high watermark."""
+    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+    """(first offset, leader epoch) where the epoch changes, in order. -1 means unknown."""
 
 
 class Fetcher:
@@ -134,7 +136,11 @@ class Fetcher:
         del self.positions[at]
         self.positions[at] = next_offset
         return FetchedRecords(
-            partition=at, records=records, next_offset=next_offset, end_offset=row.high_watermark
+            partition=at,
+            records=records,
+            next_offset=next_offset,
+            end_offset=row.high_watermark,
+            leader_epochs=leader_epochs_in(row.records or b""),
         )
 
     async def _recover(self, at: TopicPartition, code: ErrorCode) -> None:
@@ -161,6 +167,15 @@ def read_from(data: bytes, position: int) -> tuple[list[Record], int]:
             records += _from(whole, position)
         position = header.next_offset
     return records, position
+
+
+def leader_epochs_in(data: bytes) -> list[tuple[int, int]]:
+    """(first offset, leader epoch) of the first batch and of each batch with another epoch."""
+    found: list[tuple[int, int]] = []
+    for _, header in batches(data):
+        if not found or header.leader_epoch != found[-1][1]:
+            found.append((header.base_offset, header.leader_epoch))
+    return found
 
 
 def _from(records: list[Record], position: int) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""``riverrun consume``: records of a topic to standard output."""
+"""``riverrun consume``: records of topics to standard output."""
 
 from __future__ import annotations
 
@@ -19,13 +19,23 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cli.records.consuming import Start
     from riverrun.cli.records.decoding import RecordDecoder
     from riverrun.cli.records.formats import Formatter
+    from riverrun.cli.records.subscription import Start, Subscription
 
 
-Topic = Annotated[
-    str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC]...", autocompletion=topic_names, show_default=False),
+]
+Pattern = Annotated[
+    str | None,
+    typer.Option(
+        "--pattern",
+        "-e",
+        metavar="REGEX",
+        help="Instead of TOPIC: all topics whose whole name matches, also those created later.",
+    ),
 ]
 Group = Annotated[
     str | None,
@@ -53,6 +63,23 @@ Offset = Annotated[
         help="Start at this offset; -N means N before the end of each partition.",
     ),
 ]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="DURATION|TIME",
+        help="Start at the first record that is not older: 90s, 15m, 1h30m, 2d, or a time such as "
+        "2026-11-17T10:00 (local, or with Z or +01:00). With --group, where nothing is committed.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="DURATION|TIME",
+        help="Exit before the first record of this age or time. A time in the future is awaited.",
+    ),
+]
 Partitions = Annotated[
     list[int],
     typer.Option(
@@ -69,7 +96,7 @@ Timeout = Annotated[
     ),
 ]
 UntilEnd = Annotated[
-    bool, typer.Option("--until-end", help="Exit at the current end of the topic.")
+    bool, typer.Option("--until-end", help="Exit at the current end of all partitions.")
 ]
 Format = Annotated[
     str,
@@ -77,8 +104,9 @@ Format = Annotated[
         "--format",
         metavar="text|json|TEMPLATE",
         help="text: values in lines. json: an object in each line. Or a template of %t topic, "
-        "%p partition, %o offset, %T timestamp, %k key, %v value, %h headers, %K and %V sizes "
-        "of key and value, %%, \\n, \\t.",
+        "%p partition, %o offset, %T timestamp in ms, %D timestamp in UTC, %k key, %v value, %h "
+        "headers, %e leader epoch, %K and %V sizes of key and value, %s size with headers, %%, "
+        "\\n, \\t.",
     ),
 ]
 Registry = Annotated[
@@ -100,10 +128,13 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Topic,
+    topics: Topics = None,
+    pattern: Pattern = None,
     group: Group = None,
     from_beginning: FromBeginning = False,
     offset: Offset = None,
+    since: Since = None,
+    until: Until = None,
     partitions: Partitions = [],  # noqa: B006 (typer reads it and never changes it)
     max_messages: MaxMessages = None,
     timeout: Timeout = None,
@@ -114,16 +145,19 @@ def consume(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Print the records of a topic as they come, until Ctrl-C.
+    """Print the records of topics as they come, until Ctrl-C.
 
-    Starts with new records unless an option says otherwise. --json is short for --format json.
+    Starts with new records unless an option says otherwise. Records of a partition are in order;
+    partitions and topics are mixed as they arrive. --json is short for --format json.
 
     \b
     riverrun consume greetings --from-beginning
     riverrun consume greetings --from-beginning --until-end | wc -l
+    riverrun consume orders payments --since 1h
+    riverrun consume --pattern 'orders-.*' --since 2026-11-17T10:00 --until 2026-11-17T11:00
     riverrun consume orders --offset -10 --partition 0
     riverrun consume orders --group billing               one of these in each of two terminals
-    riverrun consume orders --format '%p %o %k %v\\n' --max-messages 5
+    riverrun consume orders --format '%t %p %o %k %v\\n' --max-messages 5
     riverrun consume orders --json | jq .value
     riverrun consume orders --registry http://127.0.0.1:8081 --json | jq .value.price
 
@@ -132,16 +166,26 @@ def consume(
     """
     from riverrun.cli.records.consuming import ConsumePlan, ConsumeResult, print_records
     from riverrun.cli.support.session import run
+    from riverrun.ports.clock import SystemClock
 
-    _check(topic, group, offset, partitions, from_beginning=from_beginning, until_end=until_end)
+    if sys.stdout is None:
+        fail("standard output is closed", USAGE)
+    names = tuple(dict.fromkeys(topics or ()))
+    subscription = _subscription(names, pattern, partitions)
+    _check_group(group, subscription, offset, partitions)
+    now_ms = SystemClock().now_ms()
+    since_ms, until_ms = _moment("--since", since, now_ms), _moment("--until", until, now_ms)
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        fail(f"--until {until} is not after --since {since}", USAGE)
     plan = ConsumePlan(
-        topic=topic,
+        subscription=subscription,
         group=group,
-        start=_start_of(offset, from_beginning=from_beginning),
+        start=_start_of(offset, since_ms, from_beginning=from_beginning),
         partitions=tuple(sorted(set(partitions))),
         max_messages=max_messages,
         timeout_s=timeout,
         is_until_end=until_end,
+        until_ms=until_ms,
         form_record=_formatter_of("json" if as_json else form),
         is_quiet=quiet,
         decoder=None if registry is None else _decoder_of(registry, is_quiet=quiet),
@@ -151,38 +195,56 @@ def consume(
         fail(f"{ended.count} of {max_messages} records arrived before the timeout", FAILED)
 
 
-def _check(
-    topic: str,
-    group: str | None,
-    offset: str | None,
-    partitions: list[int],
-    *,
-    from_beginning: bool,
-    until_end: bool,
+def _subscription(
+    topics: tuple[str, ...], pattern: str | None, partitions: list[int]
+) -> Subscription:
+    import re
+
+    from riverrun.cli.records.subscription import Subscription
+
+    if bool(topics) == (pattern is not None):
+        fail("name topics, or use --pattern REGEX", USAGE)
+    if partitions and len(topics) != 1:
+        fail("--partition is for one topic", USAGE)
+    if pattern is None:
+        return Subscription(topics=topics)
+    try:
+        return Subscription(pattern=re.compile(pattern))
+    except re.error as error:
+        fail(f"--pattern {pattern}: not a regular expression: {error}", USAGE)
+
+
+def _check_group(
+    group: str | None, subscription: Subscription, offset: str | None, partitions: list[int]
 ) -> None:
-    """Reject contradictory options."""
-    if sys.stdout is None:
-        fail("standard output is closed", USAGE)
+    """Reject options that a group excludes."""
+    if group == "":
+        fail("--group is empty", USAGE)
     if group is not None and (offset is not None or partitions):
+        topic = f" --topic {subscription.topics[0]}" if subscription.topics else ""
         fail(
             "--group shares partitions and continues at committed offsets; it excludes "
             "--partition and --offset.\n"
-            f"  Move the group with `riverrun groups reset-offsets {group} --topic {topic}`.",
+            f"  Move the group with `riverrun groups reset-offsets {group}{topic}`.",
             USAGE,
         )
-    if group is not None and until_end:
-        fail("--until-end does not work with --group; use --timeout or --max-messages", USAGE)
-    if group == "":
-        fail("--group is empty", USAGE)
-    if offset is not None and from_beginning:
-        fail("use either --from-beginning or --offset", USAGE)
+
+
+def _moment(option: str, text: str | None, now_ms: int) -> int | None:
+    from riverrun.cli.support.times import parse_moment
+
+    try:
+        return None if text is None else parse_moment(text, now_ms)
+    except ValueError as error:
+        fail(f"{option} {text}: {error}", USAGE)
 
 
 def _formatter_of(form: str) -> Formatter:
-    from riverrun.cli.records.formats import BadInput, formatter
+    """Keys and values are printed byte for byte, but with escapes on a terminal."""
+    from riverrun.cli.records.formats import BadInput, as_they_are, escaped, formatter
 
     try:
-        return formatter(form)
+        return formatter(form, escaped if sys.stdout.isatty() else as_they_are)
     except BadInput as error:
         fail(str(error), USAGE)
 
@@ -214,9 +276,13 @@ def _decoder_of(url: str, *, is_quiet: bool) -> RecordDecoder:
     return RecordDecoder(JsonRenderer(RegistryCatalog(client)), SystemClock(), tell)
 
 
-def _start_of(offset: str | None, *, from_beginning: bool) -> Start:
-    from riverrun.cli.records.consuming import Start
+def _start_of(offset: str | None, since_ms: int | None, *, from_beginning: bool) -> Start:
+    from riverrun.cli.records.subscription import Start
 
+    if [offset is not None, since_ms is not None, from_beginning].count(True) > 1:
+        fail("use only one of --from-beginning, --offset and --since", USAGE)
+    if since_ms is not None:
+        return Start.since(since_ms)
     if offset is None:
         return Start.earliest() if from_beginning else Start.latest()
     if offset in ("earliest", "beginning"):

@@ -8,19 +8,37 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from riverrun.cli.support.times import in_utc
 from riverrun.records.record import Headers, NewRecord, Record
 
-Formatter = Callable[[str, int, Record], bytes]
-"""(topic, partition, record) -> the text to print, with its line end."""
+
+@dataclass(frozen=True, slots=True)
+class PrintedRecord:
+    """A record and its origin. The leader epoch is -1 if it is unknown."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    record: Record
+
+
+Formatter = Callable[[PrintedRecord], bytes]
+"""The text to print for a record, with its line end."""
+Show = Callable[[bytes], bytes]
+"""How keys, values and headers are printed: as they are, or with escapes for a terminal."""
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _JSON_FIELDS = (
     "topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64",
-    "headers",
+    "headers", "leader_epoch", "size",
 )  # fmt: skip
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, except tab and newline, and characters that reorder text."""
 
 
 class JsonText(bytes):
@@ -150,38 +168,55 @@ def _shortened(line: bytes) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
-def formatter(form: str) -> Formatter:
+def as_they_are(data: bytes) -> bytes:
+    return data
+
+
+def escaped(data: bytes) -> bytes:
+    """For a terminal: bytes that are not UTF-8, and characters that could control the terminal,
+    become escapes such as ``\\x1b``."""
+    text = data.decode("utf-8", "backslashreplace")
+    return _HIDDEN.sub(lambda found: _escape(found[0]), text).encode()
+
+
+def _escape(character: str) -> str:
+    return f"\\x{ord(character):02x}" if character < "\x80" else f"\\u{ord(character):04x}"
+
+
+def formatter(form: str, show: Show = as_they_are) -> Formatter:
     """By name, or a template; raises ``BadInput``."""
     if form == "text":
-        return _as_text
+        return lambda row: show(row.record.value or b"") + b"\n"
     if form == "json":
-        return _as_json
+        return lambda row: _as_json(row, is_safe=show is escaped)
     if "%" not in form:
         raise BadInput(
             f"--format {form}: expected text, json or a template such as '%p %o %k %v\\n'"
         )
-    return _template(form)
+    return _template(form, show)
 
 
-def _as_text(_topic: str, _partition: int, record: Record) -> bytes:
-    return (record.value or b"") + b"\n"
-
-
-def _as_json(topic: str, partition: int, record: Record) -> bytes:
-    row: dict[str, object] = {
-        "topic": topic,
-        "partition": partition,
+def _as_json(row: PrintedRecord, *, is_safe: bool) -> bytes:
+    record = row.record
+    fields: dict[str, object] = {
+        "topic": row.topic,
+        "partition": row.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
-    row.update(_json_field("key", record.key))
-    row.update(_json_field("value", record.value))
+    fields.update(_json_field("key", record.key))
+    fields.update(_json_field("value", record.value))
     if record.headers:
-        row["headers"] = [
+        fields["headers"] = [
             {"name": name, **_json_field("value", value)} for name, value in record.headers
         ]
+    fields["leader_epoch"] = None if row.leader_epoch < 0 else row.leader_epoch
+    fields["size"] = _record_size(record)
+    text = json.dumps(fields, ensure_ascii=False)
+    if is_safe:  # in JSON, only C1 characters and the like are left
+        text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     # A header name may not be UTF-8; JSON has an escape for each of its bytes.
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _json_field(name: str, data: bytes | None) -> dict[str, object]:
@@ -202,43 +237,61 @@ def _headers_text(headers: Headers) -> bytes:
     )
 
 
-_PLACEHOLDERS: Mapping[str, Callable[[str, int, Record], bytes]] = {
-    "t": lambda topic, _partition, _record: topic.encode(),
-    "p": lambda _topic, partition, _record: b"%d" % partition,
-    "o": lambda _topic, _partition, record: b"%d" % record.offset,
-    "T": lambda _topic, _partition, record: b"%d" % record.timestamp,
-    "k": lambda _topic, _partition, record: record.key or b"",
-    "v": lambda _topic, _partition, record: record.value or b"",
-    "h": lambda _topic, _partition, record: _headers_text(record.headers),
-    "K": lambda _topic, _partition, record: b"%d" % _size(record.key),
-    "V": lambda _topic, _partition, record: b"%d" % _size(record.value),
-    "%": lambda _topic, _partition, _record: b"%",
+def _record_size(record: Record) -> int:
+    """Bytes of key, value and headers."""
+    headers = sum(
+        len(name.encode("utf-8", "surrogateescape")) + len(value or b"")
+        for name, value in record.headers
+    )
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+_FACTS: Mapping[str, Callable[[PrintedRecord], bytes]] = {
+    "t": lambda row: row.topic.encode(),
+    "p": lambda row: b"%d" % row.partition,
+    "o": lambda row: b"%d" % row.record.offset,
+    "T": lambda row: b"%d" % row.record.timestamp,
+    "D": lambda row: in_utc(row.record.timestamp).encode(),
+    "e": lambda row: b"%d" % row.leader_epoch,
+    "K": lambda row: b"%d" % _size(row.record.key),
+    "V": lambda row: b"%d" % _size(row.record.value),
+    "s": lambda row: b"%d" % _record_size(row.record),
+    "%": lambda _row: b"%",
 }
+_DATA: Mapping[str, Callable[[PrintedRecord], bytes]] = {
+    "k": lambda row: row.record.key or b"",
+    "v": lambda row: row.record.value or b"",
+    "h": lambda row: _headers_text(row.record.headers),
+}
+"""Placeholders for the bytes of clients."""
 
 
 def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _template(form: str) -> Formatter:
-    parts: list[bytes | Callable[[str, int, Record], bytes]] = []
+def _placeholder(form: str, letter: str, show: Show) -> Callable[[PrintedRecord], bytes]:
+    if letter in _DATA:
+        data_of = _DATA[letter]
+        return lambda row: show(data_of(row))
+    if letter not in _FACTS:
+        known = " ".join(f"%{name}" for name in [*_FACTS, *_DATA])
+        raise BadInput(f"--format {form}: %{letter} is unknown; known are {known}")
+    return _FACTS[letter]
+
+
+def _template(form: str, show: Show) -> Formatter:
+    parts: list[bytes | Callable[[PrintedRecord], bytes]] = []
     first, *others = form.split("%")
     parts.append(_encoded(unescape(first)))
     pending = iter(others)
     for piece in pending:
-        letter = piece[:1] or "%"
-        placeholder = _PLACEHOLDERS.get(letter)
-        if placeholder is None:
-            known = " ".join(f"%{name}" for name in _PLACEHOLDERS)
-            raise BadInput(f"--format {form}: %{letter} is unknown; known are {known}")
-        parts.append(placeholder)
+        parts.append(_placeholder(form, piece[:1] or "%", show))
         # "%%" splits into an empty piece and the text after the second sign.
         rest = piece[1:] if piece else next(pending, "")
         parts.append(_encoded(unescape(rest)))
 
-    def fill(topic: str, partition: int, record: Record) -> bytes:
-        return b"".join(
-            part if isinstance(part, bytes) else part(topic, partition, record) for part in parts
-        )
+    def fill(row: PrintedRecord) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(row) for part in parts)
 
     return fill

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from riverrun.cli.records.descriptors import Reader
 from riverrun.cli.records.formats import BadInput, parse_json, parse_line
+from riverrun.cli.records.progress import InputFile, ProgressLine, share_in_words
 from riverrun.cli.support.interrupts import stop_on_signals, unless
 from riverrun.cli.support.options import FAILED, NOT_FOUND
 from riverrun.cli.support.output import bytes_in_words, counted
@@ -25,7 +26,6 @@ from riverrun.records.record import Headers
 LINGER_S = 0.02
 """How long to wait for more lines before sending a batch."""
 LINE_BYTES_MAX = 128 * 1024 * 1024
-PROGRESS_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,7 @@ async def write_lines(
 ) -> Summary:
     """Everything up to the end of the input, or to the first error."""
     summary = Summary(topic=plan.topic)
-    is_shown = sys.stderr.isatty() and not plan.is_quiet
-    progress = _Progress(summary, is_shown=is_shown, is_quiet=plan.is_quiet)
+    progress = _Progress(summary, InputFile.of(descriptor), is_quiet=plan.is_quiet)
     loop = asyncio.get_running_loop()
     wait_reporter = WaitReporter(progress.tell, loop.call_later)
     pool.on_retry = wait_reporter.failed
@@ -207,29 +206,26 @@ class _Writing:
 class _Progress:
     """Counts acknowledgements; shows progress on a terminal, and what it waits for."""
 
-    def __init__(self, summary: Summary, *, is_shown: bool, is_quiet: bool) -> None:
+    def __init__(self, summary: Summary, file: InputFile | None, *, is_quiet: bool) -> None:
         self._summary = summary
-        self._is_shown = is_shown
+        self._file = file
         self._is_quiet = is_quiet
         self._loop = asyncio.get_running_loop()
-        self._started = self._shown_at = self._loop.time()
+        self._started = self._loop.time()
+        self._line = ProgressLine(self._started, is_wanted=not is_quiet)
 
     def sent(self, records: int, size: int) -> None:
         self._summary.records += records
         self._summary.batch_bytes += size
-        now = self._loop.time()
-        if self._is_shown and now - self._shown_at >= PROGRESS_S:
-            self._shown_at = now
-            print(f"\r\033[K{self._text(now)}", end="", file=sys.stderr, flush=True)
+        self._line.update(self._loop.time(), lambda now: self._text(now) + self._share(now))
 
     def tell(self, text: str) -> None:
         if not self._is_quiet:
-            start = "\r\033[K" if self._is_shown else ""
-            print(f"{start}riverrun: {text}", file=sys.stderr, flush=True)
+            self._line.clear()
+            print(f"riverrun: {text}", file=sys.stderr, flush=True)
 
     def finish(self, *, is_shown: bool) -> None:
-        if self._is_shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self._line.clear()
         if is_shown:
             print(self._text(self._loop.time()), file=sys.stderr)
 
@@ -242,3 +238,9 @@ class _Progress:
             f"{counted(summary.records, 'record')} to {summary.topic} "
             f"({size} in batches) in {seconds:.2f} s{rate}"
         )
+
+    def _share(self, now: float) -> str:
+        """How much of a file has been read."""
+        if self._file is None:
+            return ""
+        return f"; {share_in_words(self._file.fraction(), now - self._started)}"

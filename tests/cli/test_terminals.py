@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cli.records.progress import InputFile, share_in_words
+from riverrun.cli.support.progress import InputFile, share_in_words
 from tests.cli.commands import SECONDS_MAX, Cli
 
 # The interval is shortened, so that fast machines show progress too.
 EAGER = (
-    "import riverrun.cli.records.progress as p; p.EVERY_S = 0.0; "
+    "import riverrun.cli.support.progress as p; p.EVERY_S = 0.0; "
     "from riverrun.cli.main import main; main()"
 )
 

@@ -91,16 +91,32 @@ def test_ports_of_a_cluster_that_has_just_stopped_are_free(tmp_path: Path) -> No
     assert taken_ports(cluster) == []
 
 
-def test_a_second_up_reports_the_running_cluster(node: Server) -> None:
+def test_a_second_up_reports_the_running_cluster(node: Server, tmp_path: Path) -> None:
+    """On the same directory, and on the same ports with another one."""
     port = node.address[1]
-    done = run(node.data.parent, "--nodes", "1", "--port", str(port))
+    data = node.data.parent
+    done = run(data, "--nodes", "1", "--port", str(port))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"riverrun: a cluster runs already with {data} (process ")
+    assert f"{ourselves()} down --data {data}`" in done.stderr
+    done = run(tmp_path / "data", "--nodes", "1", "--port", str(port))
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert len(lines) == 3
     assert lines[0].endswith(f"ports {port}-{port + 2} (node 1) are in use")
     status = f"{ourselves()} cluster status --bootstrap {node.bootstrap}"
     assert lines[1] == f"  a cluster seems to run here already; see: {status}"
-    assert lines[2].startswith("  stop that first")
+    assert lines[2].startswith("  choose others with --port ")
+
+
+def test_a_cluster_on_its_own_ports_is_to_be_stopped_first(tmp_path: Path) -> None:
+    cluster = plan(tmp_path, 3, free_ports(23))
+    prepare_first_start(cluster, None)
+    with contextlib.ExitStack() as stack:
+        for node in cluster:
+            for port in range(node.port, node.port + 3):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert "stop that first" in told(cluster)
 
 
 def test_many_ports_in_use_are_reported_in_few_lines(tmp_path: Path) -> None:
@@ -147,12 +163,12 @@ def test_json_names_the_missing_node_and_up_ends_with_the_last_one(
     ("line", "reason"),
     [
         ("riverrun: Invalid value x", "Invalid value x"),
-        ("09:05 [error    ] cannot start      node=2 reason=\"at ('h', 1): in use\" x='y'",
+        ("09:05 [error    ] cannot start      node=2 error=\"at ('h', 1): in use\" x='y'",
          "at ('h', 1): in use"),
-        ("09:05 [error    ] cannot start      reason='it\\'s \" odd' node=2", "it's \" odd"),
-        ("09:05 [error    ] cannot start      node=2 reason=odd", "odd"),
+        ("09:05 [error    ] cannot start      error='it\\'s \" odd' node=2", "it's \" odd"),
+        ("09:05 [error    ] cannot start      node=2 error=odd", "odd"),
         ("09:05 [error    ] the disk is gone  node=2", "the disk is gone"),
-        ('{"level": "error", "event": "cannot start", "reason": "odd"}', "odd"),
+        ('{"level": "error", "event": "cannot start", "error": "odd"}', "odd"),
         ('{"level": "info", "event": "stopping", "reason": "odd"}', None),
         ("09:05 [info     ] stopping          node=2 reason=SIGTERM", None),
         ("{not json", None),

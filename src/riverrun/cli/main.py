@@ -31,6 +31,7 @@ responds, 4 a named object does not exist.
 # command -> module with `register(app: typer.Typer) -> None`
 COMMANDS = {
     "up": "riverrun.cli.up.command",
+    "down": "riverrun.cli.up.down",
     "start": "riverrun.cli.start",
     "stop": "riverrun.cli.stop",
     "topics": "riverrun.cli.topics.command",

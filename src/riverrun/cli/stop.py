@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
 from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, fail
-
-POLL_SECONDS = 0.05
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +37,7 @@ def stop(
     riverrun stop --config data/node-2.toml
     riverrun stop --data /var/lib/riverrun --kill
     """
+    from riverrun.cli.support.signals import send_and_wait
     from riverrun.model.names import LOCK
     from riverrun.ports.files import lock_owner
 
@@ -54,7 +50,9 @@ def stop(
     if process is None:
         fail(f"no node runs with the data directory {directory}", NOT_FOUND)
     number = signal.SIGKILL if kill else signal.SIGTERM
-    has_ended = _send(process, number, wait_seconds, is_owner=lambda: lock_owner(lock) == process)
+    has_ended = send_and_wait(
+        process, number, wait_seconds, is_owner=lambda: lock_owner(lock) == process
+    )
     named = f"the node in {directory} (process {process})"
     if not has_ended:
         fail(f"{named} has not ended within {wait_seconds:g} s; --kill ends it at once", FAILED)
@@ -80,39 +78,3 @@ def _directory(config: Path | None, data: Path | None) -> str:
     if named is None:
         fail(f"{config} names no log.dirs; use --data DIRECTORY", USAGE)
     return os.path.abspath(named)
-
-
-def _send(
-    process: int, number: signal.Signals, wait_seconds: float, *, is_owner: Callable[[], bool]
-) -> bool:
-    """Send the signal; returns whether the process ended in time."""
-    try:
-        if hasattr(os, "pidfd_open"):
-            return _send_by_descriptor(process, number, wait_seconds, is_owner=is_owner)
-        os.kill(process, number)
-        end = time.monotonic() + wait_seconds
-        while time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
-            os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        fail(f"process {process} belongs to another user", FAILED)
-    return False
-
-
-def _send_by_descriptor(
-    process: int, number: signal.Signals, wait_seconds: float, *, is_owner: Callable[[], bool]
-) -> bool:
-    """Like ``_send``, but the process id cannot be reused meanwhile.
-
-    The descriptor is readable when the process ends, even if its parent has not collected it yet.
-    """
-    descriptor = os.pidfd_open(process)
-    try:
-        if not is_owner():
-            return True
-        signal.pidfd_send_signal(descriptor, number)
-        return bool(select.select([descriptor], [], [], wait_seconds)[0])
-    finally:
-        os.close(descriptor)

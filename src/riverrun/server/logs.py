@@ -21,8 +21,14 @@ LEVELS = {
 }
 
 
-def configure(*, format_: str, level: str, stream: TextIO = sys.stderr) -> None:
-    """Configure structlog for this process. Called once, by the program."""
+def configure(
+    *, format_: str, level: str, stream: TextIO = sys.stderr, prefixed_node: int | None = None
+) -> None:
+    """Configure structlog for this process. Called once, by the program.
+
+    ``prefixed_node`` is our id if the parent process prints it before each line for a person. Such
+    lines, and those on a terminal, have the time of day; a file needs the date too.
+    """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -32,8 +38,10 @@ def configure(*, format_: str, level: str, stream: TextIO = sys.stderr) -> None:
     if format_ == "json":
         renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
+        is_watched = stream.isatty() or prefixed_node is not None
         renderers = [
-            _short_time,
+            *([_short_time] if is_watched else []),
+            *([_without_node(prefixed_node)] if prefixed_node is not None else []),
             structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=28),
         ]
     structlog.configure(
@@ -71,3 +79,12 @@ def _short_time(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Show the time of day without the date."""
     event["timestamp"] = str(event["timestamp"])[11:23]
     return event
+
+
+def _without_node(number: int) -> Processor:
+    def drop(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        if event.get("node") == number:
+            del event["node"]
+        return event
+
+    return drop

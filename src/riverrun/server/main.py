@@ -88,8 +88,13 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
     _raise_open_files_limit()
-    logs.configure(format_=settings.identity.log_format, level=settings.identity.log_level)
-    return uvloop.run(_serve(settings, supervision or Supervision()))
+    supervision = supervision or Supervision()
+    logs.configure(
+        format_=settings.identity.log_format,
+        level=settings.identity.log_level,
+        prefixed_node=int(settings.node_id) if supervision.is_prefixed else None,
+    )
+    return uvloop.run(_serve(settings, supervision))
 
 
 def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
@@ -121,8 +126,7 @@ def _raise_open_files_limit() -> None:
 
 
 async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
-    if not (supervision.is_prefixed and settings.identity.log_format == "console"):
-        structlog.contextvars.bind_contextvars(node=int(settings.node_id))
+    structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
         log.warning("ignored unknown environment variables", names=", ".join(ignored))
     sockets = adopt_sockets(

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from riverrun.cli.records.descriptors import Writer, is_file
 from riverrun.cli.records.end_offsets import EndOffsets
 from riverrun.cli.records.formats import Formatter, PrintedRecord
-from riverrun.cli.records.progress import ProgressLine, share_in_words
 from riverrun.cli.records.subscription import Start, Subscription, place
 from riverrun.cli.support.interrupts import cancel_all, stop_on_signals
 from riverrun.cli.support.output import counted
+from riverrun.cli.support.progress import ProgressLine, share_in_words
 from riverrun.cli.support.session import NotFound, open_pool
 from riverrun.client.consumer_member import ConsumerMember
 from riverrun.client.fetcher import WAIT_MS, FetchedRecords, Fetcher

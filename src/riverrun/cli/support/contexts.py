@@ -169,12 +169,12 @@ def _context_option() -> TyperOption:
     )
 
 
-def _remember(context: typer.Context, _parameter: object, value: str | None) -> str | None:
+def _remember(context: Any, _parameter: object, value: str | None) -> str | None:
     context.meta[_FLAG_KEY] = value
     return value
 
 
-def _resolve(context: typer.Context, _parameter: object, value: str | None) -> str | None:
+def _resolve(context: Any, _parameter: object, value: str | None) -> str | None:
     """The callback of ``--bootstrap``."""
     if context.resilient_parsing:
         return value

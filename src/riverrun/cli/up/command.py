@@ -1,15 +1,19 @@
-"""``riverrun up``: a cluster on this machine, in the foreground, with one command.
+"""``riverrun up``: a cluster on this machine, with one command, in the foreground or detached.
 
 Each node is a process, started from a file that ``riverrun start --config`` accepts as well.
 ``files`` writes these files, ``ports`` checks the ports, ``processes`` starts and stops the nodes,
-``messages`` prints the result, and ``other_nodes`` finds nodes that keep running.
+``messages`` prints the result, and ``other_nodes`` finds nodes that keep running. ``detached``
+starts this command again in the background, ``state`` records it in the data directory, and
+``status`` and ``down`` find it there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +21,6 @@ import typer
 
 if TYPE_CHECKING:
     from riverrun.cli.up.files import NodeFiles
-    from riverrun.cli.up.messages import Announcement
 
 OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
 """Settings chosen by this program and printed for the user."""
@@ -51,8 +54,21 @@ def up(
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="A setting for every node; may be repeated."
     ),
+    detach: bool = typer.Option(
+        False,
+        "--detach",
+        "-d",
+        help="Return when the cluster is ready. Logs go to files in the data directory; "
+        "`riverrun down` stops it.",
+    ),
+    show_status: bool = typer.Option(
+        False, "--status", help="Show the cluster that runs with --data, and start nothing."
+    ),
     as_json: bool = typer.Option(
         False, "--json", help="Print one line of JSON when the cluster is ready."
+    ),
+    is_detached: bool = typer.Option(
+        False, "--detached", hidden=True, help="Used by --detach in the background process."
     ),
     parent_fd: int | None = typer.Option(
         None,
@@ -70,12 +86,14 @@ def up(
     riverrun up
     riverrun up --nodes 1 --data /var/tmp/demo --port 19092 --set num.partitions=3
     riverrun up --nodes 1 --port 0 --ephemeral --json
-    """
-    import shutil
-    import tempfile
+    riverrun up -d && riverrun up --status && riverrun down
 
+    With -d it exits with 0 when the cluster is ready or runs already, and with 1 if no node could
+    start. --status exits with 0 if all nodes run, 1 if one does not, and 4 if no cluster runs.
+    """
     from riverrun.cli.support.options import USAGE, fail, parse_settings
-    from riverrun.cli.up.messages import Announcement
+    from riverrun.cli.up.detached import start_detached
+    from riverrun.cli.up.status import print_status
 
     flags = parse_settings(settings)
     chosen = OF_EACH_NODE if nodes == 1 else (*OF_EACH_NODE, *OF_SEVERAL_NODES)
@@ -83,43 +101,85 @@ def up(
         if name in flags:
             fail(f"--set {name}: use --port and --data, or riverrun start", USAGE)
     _check_security(flags)
+    directory = Path(data or "data").absolute()
+    if show_status:
+        raise typer.Exit(print_status(directory, as_json=as_json))
     if is_ephemeral and data is not None:
         fail("--ephemeral: the data is in a temporary directory, so --data is not used", USAGE)
-    directory = tempfile.mkdtemp(prefix="riverrun-up-") if is_ephemeral else str(data or "data")
+    if detach:
+        words = ["--nodes", str(nodes), "--port", str(port)]
+        words += [word for text in settings for word in ("--set", text)]
+        words += ["--ephemeral"] if is_ephemeral else ["--data", str(directory)]
+        running = None if is_ephemeral else directory
+        raise typer.Exit(start_detached(words, running, as_json=as_json))
+    plan = _Plan(
+        nodes=nodes,
+        port=port,
+        flags=flags,
+        chosen=chosen,
+        as_json=as_json,
+        is_ephemeral=is_ephemeral,
+        is_detached=is_detached,
+        parent_fd=parent_fd,
+    )
+    raise typer.Exit(_up_ephemeral(plan) if is_ephemeral else _up(directory, plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """The parsed options."""
+
+    nodes: int
+    port: int
+    flags: dict[str, str]
+    chosen: Sequence[str]
+    as_json: bool
+    is_ephemeral: bool
+    is_detached: bool
+    parent_fd: int | None
+
+
+def _up_ephemeral(plan: _Plan) -> int:
+    import shutil
+    import tempfile
+
+    from riverrun.cli.up.state import EPHEMERAL_PREFIX
+
+    directory = tempfile.mkdtemp(prefix=EPHEMERAL_PREFIX)
     try:
-        output = Announcement(as_json=as_json, is_ephemeral=is_ephemeral)
-        code = _up(Path(directory).absolute(), nodes, port, flags, chosen, output, parent_fd)
+        return _up(Path(directory), plan)
     finally:
-        if is_ephemeral:
-            shutil.rmtree(directory, ignore_errors=True)
-    raise typer.Exit(code)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _up(
-    data: Path,
-    nodes: int,
-    port: int,
-    flags: dict[str, str],
-    chosen: Sequence[str],
-    output: Announcement,
-    parent_fd: int | None,
-) -> int:
+def _up(data: Path, plan: _Plan) -> int:
     from riverrun.cli.support.options import USAGE, fail
-    from riverrun.cli.up.files import earlier_port, plan, prepare_first_start, write_draft
-    from riverrun.cli.up.messages import ourselves
+    from riverrun.cli.up import files
+    from riverrun.cli.up.messages import ourselves, runs_already
     from riverrun.cli.up.ports import held_free_ports, refusal, taken_ports
+    from riverrun.cli.up.state import supervised, supervisor_of
 
+    if (supervisor := supervisor_of(data)) is not None:
+        fail(runs_already(data, supervisor), USAGE)
     with contextlib.ExitStack() as held:
+        port = plan.port
         if port == 0:
-            port = earlier_port(data) or held.enter_context(held_free_ports(nodes))
-        cluster = plan(data, nodes, port)
+            port = files.earlier_port(data) or held.enter_context(held_free_ports(plan.nodes))
+        cluster = files.plan(data, plan.nodes, port)
         if taken := taken_ports(cluster):
             fail(refusal(taken, cluster, ourselves()), USAGE)
-        environments = _environments(cluster, [*chosen, *flags])
+        environments = _environments(cluster, [*plan.chosen, *plan.flags])
+        files.make_directory(data)
+        try:
+            held.enter_context(supervised(data))
+        except BlockingIOError:
+            fail(runs_already(data, supervisor_of(data)), USAGE)
+        except OSError as error:
+            files.fail_to_write(data, error)
         for node in cluster:
-            write_draft(node, cluster, flags)
-        prepared = prepare_first_start(cluster, flags.get("cluster.id"))
-        return _run(cluster, environments, prepared, output, parent_fd)
+            files.write_draft(node, cluster, plan.flags)
+        prepared = files.prepare_first_start(cluster, plan.flags.get("cluster.id"))
+        return _run(data, cluster, environments, prepared, plan)
 
 
 def _check_security(flags: dict[str, str]) -> None:
@@ -134,24 +194,45 @@ def _check_security(flags: dict[str, str]) -> None:
 
 
 def _run(
+    data: Path,
     cluster: Sequence[NodeFiles],
     environments: dict[int, dict[str, str]],
     prepared: Sequence[Path],
-    output: Announcement,
-    parent_fd: int | None,
+    plan: _Plan,
 ) -> int:
     """Start, wait, and stop everything; returns the exit code."""
     from riverrun.cli.up import other_nodes as elsewhere
-    from riverrun.cli.up.messages import announce
+    from riverrun.cli.up.messages import announcement
+    from riverrun.cli.up.node_output import FileOutput, TerminalOutput
     from riverrun.cli.up.processes import Processes
+    from riverrun.cli.up.state import UpState
 
+    output: FileOutput | TerminalOutput = TerminalOutput(cluster)
+    if plan.is_detached:
+        output = FileOutput(data, cluster, is_ephemeral=plan.is_ephemeral)
+    state = UpState(
+        pid=os.getpid(),
+        data=str(data),
+        started_ms=time.time_ns() // 1_000_000,
+        is_detached=plan.is_detached,
+        is_ephemeral=plan.is_ephemeral,
+    )
     processes = Processes(
-        cluster, environments, is_ephemeral=output.is_ephemeral, parent_fd=parent_fd
+        cluster, environments, output, is_ephemeral=plan.is_ephemeral, parent_fd=plan.parent_fd
     )
     processes.start()
+    state = replace(state, nodes=[node.state(has_log_file=plan.is_detached) for node in cluster])
+    state.write()
     serving, code = processes.wait_ready()
     if serving and not processes.is_stopping:
-        announce(serving, processes.missing(serving), output)
+        nodes = [node.state(has_log_file=plan.is_detached) for node in serving]
+        missing = processes.missing(serving)
+        state = replace(state, is_ready=True, nodes=nodes, missing=missing)
+        state.write()
+        print(announcement(state, as_json=plan.as_json), flush=True)
+        if isinstance(output, FileOutput):
+            processes.release_parent()
+            output.detach()
         code = processes.watch()
     found = elsewhere.others(cluster) if processes.is_interrupted else {}
     processes.stop()

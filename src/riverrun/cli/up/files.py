@@ -14,8 +14,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from riverrun.cli.support.options import USAGE, fail
+from riverrun.cli.up.state import NodeState
 from riverrun.model.names import META_PROPERTIES
 
 HOST = "127.0.0.1"
@@ -49,12 +51,22 @@ class NodeFiles:
     def http(self) -> str:
         return f"{HOST}:{self.port + 2}"
 
-    def described(self) -> dict[str, object]:
+    @property
+    def log_file(self) -> Path:
+        """The log of the node, if the cluster is detached."""
+        return self.data.with_name(f"{self.name}.log")
+
+    def state(self, *, has_log_file: bool) -> NodeState:
         assert self.process is not None, f"node {self.id} was never started"
-        return {
-            "id": self.id, "pid": self.process.pid, "client": self.client, "http": self.http,
-            "data": str(self.data), "config": str(self.config),
-        }  # fmt: skip
+        return NodeState(
+            id=self.id,
+            pid=self.process.pid,
+            client=self.client,
+            http=self.http,
+            data=str(self.data),
+            config=str(self.config),
+            log=str(self.log_file) if has_log_file else None,
+        )
 
 
 def plan(data: Path, count: int, port: int) -> list[NodeFiles]:
@@ -117,12 +129,22 @@ def voters_of(cluster: Sequence[NodeFiles]) -> Sequence[NodeFiles]:
     return cluster[: min(VOTERS_MAX, count if count < 3 else count - 1 + count % 2)]
 
 
+def make_directory(data: Path) -> None:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail_to_write(data, error)
+
+
+def fail_to_write(path: Path, error: OSError) -> NoReturn:
+    fail(f"cannot write {path}: {error.strerror}; choose another directory with --data", USAGE)
+
+
 def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[str, str]) -> None:
     """Write the node's file and keep settings that were added by hand."""
     from riverrun.model.setting_names import flattened, not_toml, overridden
 
     try:
-        node.data.parent.mkdir(parents=True, exist_ok=True)
         kept = flattened(tomllib.loads(node.config.read_text())) if node.config.exists() else {}
         values: dict[str, object] = {**_defaults(len(cluster)), **kept, **_chosen(node, cluster)}
         values = overridden(values, flags)
@@ -133,10 +155,7 @@ def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[st
     except tomllib.TOMLDecodeError as error:
         fail(f"cannot read {node.config}: {not_toml(error)}", USAGE)
     except OSError as error:
-        fail(
-            f"cannot write {node.config}: {error.strerror}; choose another directory with --data",
-            USAGE,
-        )
+        fail_to_write(node.config, error)
 
 
 def _defaults(count: int) -> dict[str, object]:

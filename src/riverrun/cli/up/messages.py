@@ -6,17 +6,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from riverrun.cli.up.files import NodeFiles
+from riverrun.cli.up.state import UpState
 
 OF_A_COMMAND = "riverrun: "
 """Start of the error line of a node that cannot read its settings."""
 AN_ERROR = re.compile(r"\[(?:error|critical) *\] (?P<event>.*?)(?:  |\s\w+=|$)")
-A_REASON = re.compile(r"""\b(?:error|reason)=('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""")
+A_REASON = re.compile(r"""\berror=('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S+)""")
 QUOTES = ("'", '"')
 
 
@@ -30,9 +30,7 @@ def reason_in(line: str) -> str | None:
         except ValueError:
             return None
         is_error = told.get("level") in ("error", "critical")
-        return (
-            str(told.get("error") or told.get("reason") or told.get("event")) if is_error else None
-        )
+        return str(told.get("error") or told.get("event")) if is_error else None
     error = AN_ERROR.search(line)
     if error is None:
         return None
@@ -46,67 +44,72 @@ def reason_in(line: str) -> str | None:
     return str(ast.literal_eval(reason[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
-    """The form of the announcement."""
-
-    as_json: bool
-    is_ephemeral: bool
-    """The data is removed at the end."""
+def announcement(state: UpState, *, as_json: bool) -> str:
+    """The output of a cluster that is up."""
+    return as_line(state) if as_json else banner(state)
 
 
-def announce(
-    serving: Sequence[NodeFiles], missing: Mapping[int, str], output: Announcement
-) -> None:
-    """``missing`` maps node ids to the reason why they are not up."""
-    if output.as_json:
-        print(as_line(serving, missing), flush=True)
-    else:
-        print(banner(serving, missing, is_ephemeral=output.is_ephemeral), flush=True)
-
-
-def as_line(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
+def as_line(state: UpState) -> str:
+    """``pid`` is the process that supervises the nodes."""
     told = {
-        "bootstrap": _bootstrap(serving),
-        "nodes": [node.described() for node in serving],
-        "missing": [{"id": number, "reason": reason} for number, reason in missing.items()],
+        "bootstrap": state.bootstrap,
+        "nodes": [asdict(node) for node in state.nodes],
+        "missing": [{"id": number, "reason": why} for number, why in state.missing.items()],
+        "pid": state.pid,
+        "data": state.data,
+        "log": state.log,
     }
     return json.dumps(told)
 
 
-def banner(
-    serving: Sequence[NodeFiles], missing: Mapping[int, str], *, is_ephemeral: bool = False
-) -> str:
+def banner(state: UpState) -> str:
     riverrun = ourselves()
-    first = serving[0]
-    count = _count(serving, missing)
+    first = state.nodes[0]
+    count = _count(state)
+    log = f"  log                 {state.data}/node-*.log, {state.log}\n" if state.log else ""
+    stop, kept = stopping(state), "is removed" if state.is_ephemeral else "stays"
     text = (
         f"\n{count}.\n"
-        f"  bootstrap servers   {_bootstrap(serving)}\n"
+        f"  bootstrap servers   {state.bootstrap}\n"
         f"  health              http://{first.http}/health/ready\n"
         f"  metrics             http://{first.http}/metrics\n"
-        f"  data                {first.data.parent}\n\n"
+        f"  data                {state.data}\n"
+        f"{log}\n"
         f"Try:  echo hello | {riverrun} produce greetings --bootstrap {first.client}\n"
         f"      {riverrun} consume greetings --from-beginning --bootstrap {first.client}\n"
         f"      {riverrun} cluster status --bootstrap {first.client}\n"
-        f"Stop with Ctrl-C; the data {'is removed' if is_ephemeral else 'stays'}.\n"
+        f"Stop with {stop}; the data {kept}.\n"
     )
-    if missing:
+    if state.missing:
         # Printed last, because a screen of log lines may precede it.
-        whys = "; ".join(f"node {number} is not: {why}" for number, why in missing.items())
-        text += f"\n{count}; {whys}\nFix that, stop with Ctrl-C, and repeat this command.\n"
+        whys = "; ".join(f"node {number} is not: {why}" for number, why in state.missing.items())
+        text += (
+            f"\n{count}; {whys}\nFix that, stop with {stopping(state)}, and repeat this command.\n"
+        )
     return text
 
 
-def _count(serving: Sequence[NodeFiles], missing: Mapping[int, str]) -> str:
-    if missing:
-        all_of_them = len(serving) + len(missing)
-        return f"{len(serving)} of {all_of_them} nodes {'is' if len(serving) == 1 else 'are'} up"
-    return f"{len(serving)} {'node is' if len(serving) == 1 else 'nodes are'} up"
+def runs_already(data: Path, supervisor: int | None) -> str:
+    """``supervisor`` is the process of the other ``up``."""
+    process = f" (process {supervisor})" if supervisor is not None else ""
+    riverrun, chosen = ourselves(), f"--data {shlex.quote(str(data))}"
+    return (
+        f"a cluster runs already with {data}{process}\n"
+        f"  See `{riverrun} up --status {chosen}`, and stop it with `{riverrun} down {chosen}` or "
+        "with Ctrl-C where it was started."
+    )
 
 
-def _bootstrap(serving: Sequence[NodeFiles]) -> str:
-    return ",".join(node.client for node in serving)
+def stopping(state: UpState) -> str:
+    """How the user stops the cluster."""
+    return f"{ourselves()} down --data {shlex.quote(state.data)}" if state.is_detached else "Ctrl-C"
+
+
+def _count(state: UpState) -> str:
+    count = len(state.nodes)
+    if state.missing:
+        return f"{count} of {count + len(state.missing)} nodes {'is' if count == 1 else 'are'} up"
+    return f"{count} {'node is' if count == 1 else 'nodes are'} up"
 
 
 def ourselves() -> str:

@@ -110,7 +110,7 @@ def refusal(taken: Sequence[Taken], cluster: Sequence[NodeFiles], riverrun: str)
         shown += f" and those of {len(taken) - SHOWN_MAX} more nodes"
     is_one = len(taken) == 1 and len(taken[0].ports) == 1
     why = os.strerror(taken[0].error)
-    what = "in use" if taken[0].error == errno.EADDRINUSE else f"not to be had ({why})"
+    what = "in use" if taken[0].error == errno.EADDRINUSE else f"not available ({why})"
     lines = [
         f"nothing was started: {'port' if is_one else 'ports'} {shown} {'is' if is_one else 'are'} "
         f"{what}"

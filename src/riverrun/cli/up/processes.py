@@ -1,8 +1,8 @@
 """The processes of ``riverrun up``: start, output, stop.
 
-Each node holds one end of a pipe and stops when this program ends for any reason. With several
-nodes, their logs come through pipes and are printed line by line with the node's name. These pipes
-never block a node: a line that does not fit is dropped.
+Each node holds one end of a pipe and stops when this program ends for any reason. The logs of
+several nodes, or of a detached cluster, come through pipes, and ``node_output`` prints or stores
+them line by line. These pipes never block a node: a line that does not fit is dropped.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 
 from riverrun.cli.up.files import NodeFiles
 from riverrun.cli.up.messages import ourselves, reason_in
+from riverrun.cli.up.node_output import NodeOutput
 
 READY_SECONDS_MAX: Final = 60.0
 AFTER_FAILURE_SECONDS_MAX: Final = 10.0
@@ -25,7 +26,6 @@ AFTER_FAILURE_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 30.0
 READ_BYTES: Final = 65_536
 REFUSED: Final = 2
-COLOURS: Final = (36, 33, 35, 32, 34, 31)
 
 
 class Processes:
@@ -35,12 +35,14 @@ class Processes:
         self,
         cluster: Sequence[NodeFiles],
         environments: Mapping[int, Mapping[str, str]],
+        output: NodeOutput,
         *,
         parent_fd: int | None = None,
         is_ephemeral: bool = False,
     ) -> None:
         """``environments`` by node id. ``parent_fd`` is a pipe that our parent process holds."""
         self.cluster = cluster
+        self._output = output
         self._is_ephemeral = is_ephemeral
         self.is_stopping = False
         self.is_interrupted = False
@@ -50,8 +52,6 @@ class Processes:
         self._lines: dict[int, bytes] = {}
         self._reasons: dict[int, str] = {}
         self._is_starting = True
-        self._width = max(len(node.name) for node in cluster)
-        self._is_coloured = sys.stderr.isatty()
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -60,6 +60,7 @@ class Processes:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._watch(wake_read, lambda: os.read(wake_read, 512))
         self._parent_read, self._parent_write = os.pipe()
+        self._parent_fd = parent_fd
         if parent_fd is not None:
             self._watch(parent_fd, lambda: self._check_parent(parent_fd))
 
@@ -74,9 +75,15 @@ class Processes:
         except BlockingIOError:
             return
         if not is_held:
-            self._selector.unregister(descriptor)
-            os.close(descriptor)
+            self.release_parent()
             self.is_stopping = True
+
+    def release_parent(self) -> None:
+        """Continue when the parent process ends."""
+        if self._parent_fd is not None:
+            self._selector.unregister(self._parent_fd)
+            os.close(self._parent_fd)
+            self._parent_fd = None
 
     def start(self) -> None:
         """Start all at once, because they need each other."""
@@ -94,7 +101,7 @@ class Processes:
             str(node.draft),
             str(ready_write),
             str(self._parent_read),
-            *(["prefixed"] if log_read is not None else []),
+            *(["prefixed"] if self._output.is_prefixed else []),
         ]
         # A separate session: Ctrl-C reaches only this program, which then stops the nodes.
         node.process = subprocess.Popen(
@@ -114,8 +121,8 @@ class Processes:
             self._watch(log_read, lambda: self._show(node, log_read))
 
     def _log_pipe(self) -> tuple[int | None, int | None]:
-        """None for a single node, which writes to our own output."""
-        if len(self.cluster) == 1:
+        """None for a single node in the foreground, which writes to our own output."""
+        if not self._output.has_pipes:
             return None, None
         read, write = os.pipe()
         os.set_blocking(write, False)  # a node drops a line rather than wait for a terminal
@@ -138,8 +145,9 @@ class Processes:
                 node.draft.replace(node.config)
                 serving.append(node)
                 return
-            self.say(f"node {node.id} could not start; see its log above")
             code = self._exit_code(node)
+            self._read_log(node)
+            self._output.report_failure(node, self._reasons.get(node.id))
             end = min(end, time.monotonic() + AFTER_FAILURE_SECONDS_MAX)
 
         for descriptor in waiting:
@@ -160,11 +168,15 @@ class Processes:
         found = {}
         for node in self.cluster:
             if node not in serving:
-                while any(key.fd == node.log for key, _ in self._selector.select(0)):
-                    self._wait(0)
+                self._read_log(node)
                 found[node.id] = self._reasons.get(node.id) or _state_of(node)
         self._is_starting = False
         return found
+
+    def _read_log(self, node: NodeFiles) -> None:
+        """Show the log that the node has written so far."""
+        while any(key.fd == node.log for key, _ in self._selector.select(0)):
+            self._show(node, node.log)
 
     def _exit_code(self, node: NodeFiles) -> int:
         """The exit code of a node whose pipe is closed; 2 if ``start`` refused its settings."""
@@ -216,7 +228,7 @@ class Processes:
         os.close(self._parent_write)
 
     def say(self, message: str) -> None:
-        print(f"riverrun: {message}", file=sys.stderr, flush=True)
+        self._output.say(message)
 
     def _watch(self, descriptor: int, callback: Callable[[], object]) -> None:
         os.set_blocking(descriptor, False)
@@ -224,7 +236,9 @@ class Processes:
 
     def _wait(self, seconds: float | None) -> None:
         for key, _ in self._selector.select(seconds):
-            key.data()
+            # A callback may have closed the descriptor of another one.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
 
     def _drain(self) -> None:
         """Print the last output before the end."""
@@ -249,19 +263,7 @@ class Processes:
         if self._is_starting:
             for line in whole.decode(errors="replace").splitlines():
                 self._reasons[node.id] = reason_in(line) or self._reasons.get(node.id, "")
-        prefix = self._prefix(node)
-        lines = [prefix + line for line in whole.splitlines(keepends=True)]
-        try:
-            sys.stderr.buffer.write(b"".join(lines))
-            sys.stderr.buffer.flush()
-        except OSError:
-            return  # a closed terminal does not stop the nodes
-
-    def _prefix(self, node: NodeFiles) -> bytes:
-        name = f"{node.name:{self._width}} | "
-        if self._is_coloured:
-            name = f"\x1b[{COLOURS[(node.id - 1) % len(COLOURS)]}m{name}\x1b[0m"
-        return name.encode()
+        self._output.show(node, whole)
 
 
 def _state_of(node: NodeFiles) -> str:

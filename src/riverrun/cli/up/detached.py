@@ -1,0 +1,63 @@
+"""``riverrun up --detach``: starts the supervisor in the background and waits until it is ready.
+
+The supervisor is ``riverrun up`` in a session of its own. Until the cluster is ready it shares our
+standard error, and stops if we end. Then it closes its standard output, which tells us that its
+announcement is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from riverrun.cli.support.options import FAILED, fail
+from riverrun.cli.up.messages import announcement, runs_already
+from riverrun.cli.up.state import UpState, supervisor_of
+
+END_SECONDS_MAX = 60.0
+INTERRUPTED = 130
+
+
+def start_detached(words: Sequence[str], data: Path | None, *, as_json: bool) -> int:
+    """Returns the exit code. ``data`` may be in use already; None if it will be chosen."""
+    if data is not None and (supervisor := supervisor_of(data)) is not None:
+        return _report_running(data, supervisor, as_json=as_json)
+    command = [sys.executable, "-m", "riverrun.cli", "up", "--detached", *words]
+    command += ["--json"] if as_json else []
+    held, holding = os.pipe()
+    process = subprocess.Popen(
+        [*command, "--parent-fd", str(held)],
+        pass_fds=(held,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    os.close(held)
+    assert process.stdout is not None, "its output is a pipe"
+    try:
+        with process.stdout:
+            announced = process.stdout.read()
+        if announced:
+            sys.stdout.write(announced.decode())
+            sys.stdout.flush()
+            return 0
+        code = process.wait(END_SECONDS_MAX)
+    except KeyboardInterrupt:
+        os.close(holding)  # the supervisor stops the nodes that it has started
+        process.wait(END_SECONDS_MAX)
+        return INTERRUPTED
+    return code if code > 0 else FAILED
+
+
+def _report_running(data: Path, supervisor: int, *, as_json: bool) -> int:
+    """The same output as that of the call that started the cluster."""
+    state = UpState.read(data)
+    if state is None or state.pid != supervisor or not state.is_ready:
+        fail(f"a cluster is starting or stopping with {data} (process {supervisor}); try again")
+    first = runs_already(data, supervisor).splitlines()[0]
+    print(f"riverrun: {first}; the options of this call have no effect", file=sys.stderr)
+    print(announcement(state, as_json=as_json))
+    return 0

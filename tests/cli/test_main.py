@@ -24,7 +24,7 @@ GROUPS = [
     ["context"], ["pipeline"], ["audit"], ["chaos"],
 ]  # fmt: skip
 WITHOUT_CLUSTER = [
-    ["up"], ["start"], ["context", "add"], ["context", "use"], ["context", "list"],
+    ["up"], ["down"], ["start"], ["context", "add"], ["context", "use"], ["context", "list"],
     ["context", "show"], ["context", "remove"], ["dump-log"], ["simulate"], ["bench", "compare"],
     ["help"],
 ]  # fmt: skip

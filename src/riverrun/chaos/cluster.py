@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -21,10 +19,9 @@ from typing import Self
 from riverrun.chaos.faults.disks import mount_small, unmount
 from riverrun.chaos.faults.network_control import CLIENT, CONTROLLER, NetworkControl
 from riverrun.chaos.faults.proxy import ProxyRoute
-from riverrun.chaos.servers import HOST, PORTS_PER_NODE, SERVERS, NodePlace, ServerKind
+from riverrun.chaos.servers import PORTS_PER_NODE, SERVERS, NodePlace, ServerKind
+from riverrun.cli.support.free_ports import find_free_ports
 
-PORT_MIN, PORT_MAX = 20_000, 32_000
-PORTS_VARIABLE = "RIVERRUN_TEST_PORTS"
 STOP_SECONDS_MAX = 20.0
 LOG_TAIL_CHARACTERS = 800
 
@@ -91,7 +88,7 @@ class ChaosCluster:
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        first = free_ports(PORTS_PER_NODE * self.count)
+        first = find_free_ports(PORTS_PER_NODE * self.count)
         for number in range(1, self.count + 1):
             home = self.folder / f"home-{number}"
             if number in self.small_disks:
@@ -268,21 +265,6 @@ class ChaosCluster:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
-
-
-def free_ports(count: int) -> int:
-    """The first of ``count`` consecutive free ports, below the ephemeral range."""
-    ports = os.environ.get(PORTS_VARIABLE, f"{PORT_MIN}-{PORT_MAX}")
-    first, last = (int(text) for text in ports.split("-"))
-    while True:
-        port = random.randrange(first, last - count)
-        with contextlib.ExitStack() as held:
-            try:
-                for number in range(port, port + count):
-                    held.enter_context(socket.create_server((HOST, number)))
-            except OSError:
-                continue
-            return port
 
 
 def until(condition: Callable[[], object], *, seconds: float, what: str) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from riverrun.cli.benchmark import peers
+from riverrun.cli.support.free_ports import find_free_ports
 
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 90.0
@@ -118,7 +118,7 @@ def riverrun(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
     with tempfile.TemporaryDirectory(prefix="bench-riverrun-") as folder:
         work = Path(folder)
         up = [sys.executable, "-m", "riverrun.cli", "up", "--nodes", str(count), "--json"]
-        up += ["--data", str(work / "data"), "--port", str(_free_ports(count))]
+        up += ["--data", str(work / "data"), "--port", str(find_free_ports(PORTS_PER_NODE * count))]
         for text in (*(f"{name}={value}" for name, value in common(count).items()), *settings):
             up += ["--set", text]
         began = time.monotonic()
@@ -159,7 +159,7 @@ def kafka(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
         work = Path(folder)
         (work / "log4j.properties").write_text("log4j.rootLogger=OFF\n")
         flags = [f"-Dlog4j.configuration=file:{work}/log4j.properties", "-cp", f"{jars}/*"]
-        first = _free_ports(count)
+        first = find_free_ports(PORTS_PER_NODE * count)
         ports = {number: first + PORTS_PER_NODE * (number - 1) for number in range(1, count + 1)}
         voters = ",".join(f"{number}@{HOST}:{port + 1}" for number, port in ports.items())
         nodes = Nodes(work)
@@ -201,23 +201,6 @@ def _kafka_config(
         **common(count),
     }  # fmt: skip
     return "\n".join([*(f"{name}={value}" for name, value in given.items()), *settings]) + "\n"
-
-
-def _free_ports(count: int) -> int:
-    """The first of ten free ports for each node."""
-    import random
-
-    ports = os.environ.get("RIVERRUN_TEST_PORTS", f"{peers.PORT_MIN}-{peers.PORT_MAX}")
-    low, high = (int(text) for text in ports.split("-"))
-    while True:
-        first = random.randrange(low, high - PORTS_PER_NODE * count)
-        with contextlib.ExitStack() as held:
-            try:
-                for port in range(first, first + PORTS_PER_NODE * count):
-                    held.enter_context(socket.create_server((HOST, port)))
-            except OSError:
-                continue
-            return first
 
 
 def _is_running(pid: int) -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,8 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
+
+from riverrun.cli.support.free_ports import find_free_ports
 
 KAFKA_VERSION = "4.3.1"
 ARTIFACTS = (
@@ -32,7 +32,7 @@ JVM = (
 )  # fmt: skip
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 START_SECONDS_MAX = 60.0
-PORT_MIN, PORT_MAX = 20_000, 32_000
+PORTS_PER_NODE = 3
 
 
 class PeerUnavailable(Exception):
@@ -47,19 +47,6 @@ class Running:
     pids: tuple[int, ...]
     first_ack_seconds: float
     idle_megabytes: float
-
-
-def find_three_free_ports() -> int:
-    """The first of three consecutive free ports, below the range for outgoing connections."""
-    while True:
-        first = random.randrange(PORT_MIN, PORT_MAX)
-        with contextlib.ExitStack() as held:
-            try:
-                for port in range(first, first + 3):
-                    held.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return first
 
 
 def kafka_jars() -> Path:
@@ -102,7 +89,7 @@ def kafka(settings: tuple[str, ...] = ()) -> Iterator[Running]:
     jars = kafka_jars()
     with tempfile.TemporaryDirectory(prefix="bench-kafka-") as folder:
         work = Path(folder)
-        port, controller = find_three_free_ports(), find_three_free_ports()
+        port, controller = find_free_ports(PORTS_PER_NODE), find_free_ports(PORTS_PER_NODE)
         config = work / "server.properties"
         config.write_text(
             "\n".join(
@@ -138,7 +125,7 @@ def kafka(settings: tuple[str, ...] = ()) -> Iterator[Running]:
 def riverrun(settings: tuple[str, ...] = (), data: Path | None = None) -> Iterator[Running]:
     """One node started by ``riverrun up``."""
     with tempfile.TemporaryDirectory(prefix="bench-riverrun-") as folder:
-        port = find_three_free_ports()
+        port = find_free_ports(PORTS_PER_NODE)
         command = [sys.executable, "-m", "riverrun.cli", "up", "--nodes", "1", "--json"]
         command += ["--data", str(data or Path(folder) / "data"), "--port", str(port)]
         for text in ("group.initial.rebalance.delay.ms=0", *settings):

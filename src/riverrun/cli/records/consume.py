@@ -21,7 +21,7 @@ from riverrun.cli.support.options import (
 if TYPE_CHECKING:
     from riverrun.cli.records.decoding import RecordDecoder
     from riverrun.cli.records.formats import Formatter
-    from riverrun.cli.records.subscription import Start, Subscription
+    from riverrun.cli.records.selection import Start, TopicSelection
 
 
 Topics = Annotated[
@@ -171,14 +171,14 @@ def consume(
     if sys.stdout is None:
         fail("standard output is closed", USAGE)
     names = tuple(dict.fromkeys(topics or ()))
-    subscription = _subscription(names, pattern, partitions)
-    _check_group(group, subscription, offset, partitions)
+    selection = _selection(names, pattern, partitions)
+    _check_group(group, selection, offset, partitions)
     now_ms = SystemClock().now_ms()
     since_ms, until_ms = _moment("--since", since, now_ms), _moment("--until", until, now_ms)
     if since_ms is not None and until_ms is not None and until_ms <= since_ms:
         fail(f"--until {until} is not after --since {since}", USAGE)
     plan = ConsumePlan(
-        subscription=subscription,
+        selection=selection,
         group=group,
         start=_start_of(offset, since_ms, from_beginning=from_beginning),
         partitions=tuple(sorted(set(partitions))),
@@ -195,33 +195,33 @@ def consume(
         fail(f"{ended.count} of {max_messages} records arrived before the timeout", FAILED)
 
 
-def _subscription(
+def _selection(
     topics: tuple[str, ...], pattern: str | None, partitions: list[int]
-) -> Subscription:
+) -> TopicSelection:
     import re
 
-    from riverrun.cli.records.subscription import Subscription
+    from riverrun.cli.records.selection import TopicSelection
 
     if bool(topics) == (pattern is not None):
         fail("name topics, or use --pattern REGEX", USAGE)
     if partitions and len(topics) != 1:
         fail("--partition is for one topic", USAGE)
     if pattern is None:
-        return Subscription(topics=topics)
+        return TopicSelection(topics=topics)
     try:
-        return Subscription(pattern=re.compile(pattern))
+        return TopicSelection(pattern=re.compile(pattern))
     except re.error as error:
         fail(f"--pattern {pattern}: not a regular expression: {error}", USAGE)
 
 
 def _check_group(
-    group: str | None, subscription: Subscription, offset: str | None, partitions: list[int]
+    group: str | None, selection: TopicSelection, offset: str | None, partitions: list[int]
 ) -> None:
     """Reject options that a group excludes."""
     if group == "":
         fail("--group is empty", USAGE)
     if group is not None and (offset is not None or partitions):
-        topic = f" --topic {subscription.topics[0]}" if subscription.topics else ""
+        topic = f" --topic {selection.topics[0]}" if selection.topics else ""
         fail(
             "--group shares partitions and continues at committed offsets; it excludes "
             "--partition and --offset.\n"
@@ -277,7 +277,7 @@ def _decoder_of(url: str, *, is_quiet: bool) -> RecordDecoder:
 
 
 def _start_of(offset: str | None, since_ms: int | None, *, from_beginning: bool) -> Start:
-    from riverrun.cli.records.subscription import Start
+    from riverrun.cli.records.selection import Start
 
     if [offset is not None, since_ms is not None, from_beginning].count(True) > 1:
         fail("use only one of --from-beginning, --offset and --since", USAGE)

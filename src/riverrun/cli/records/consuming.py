@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from riverrun.cli.records.descriptors import Writer, is_file
 from riverrun.cli.records.end_offsets import EndOffsets
 from riverrun.cli.records.formats import Formatter, PrintedRecord
-from riverrun.cli.records.subscription import Start, Subscription, place
+from riverrun.cli.records.selection import Start, TopicSelection, place
 from riverrun.cli.support.interrupts import cancel_all, stop_on_signals
 from riverrun.cli.support.output import counted
 from riverrun.cli.support.progress import ProgressLine, share_in_words
@@ -51,7 +51,7 @@ PARTITIONS_NAMED_MAX = 10
 class ConsumePlan:
     """The parsed options."""
 
-    subscription: Subscription
+    selection: TopicSelection
     group: str | None
     start: Start
     partitions: tuple[int, ...]
@@ -93,7 +93,7 @@ async def print_records(
     pool: ConnectionPool, bootstrap: str, plan: ConsumePlan, *, clock: Clock | None = None
 ) -> Ended:
     """Run until there is a reason to end."""
-    found = await plan.subscription.partitions(pool)
+    found = await plan.selection.partitions(pool)
     topics = _topics_of(found)
     writer = Writer(STANDARD_OUTPUT)
     clock = clock or SystemClock()
@@ -284,7 +284,7 @@ class _Printing:
             if wanted not in [at.partition for at in places]:
                 count = counted(len(places), "partition")
                 raise NotFound(
-                    f"topic {self._plan.subscription} has {count}, numbered from 0; "
+                    f"topic {self._plan.selection} has {count}, numbered from 0; "
                     f"there is no {wanted}"
                 )
         if self._plan.partitions:
@@ -302,14 +302,14 @@ class _Printing:
 
     def _note_no_match(self) -> None:
         if self._ends.are_known:
-            raise NotFound(f"there are no {self._plan.subscription}")
-        self._tell(f"there are no {self._plan.subscription} yet; waiting for one")
+            raise NotFound(f"there are no {self._plan.selection}")
+        self._tell(f"there are no {self._plan.selection} yet; waiting for one")
 
     async def _look_for_new(self) -> None:
-        subscription = self._plan.subscription
-        if self._member is not None and subscription.pattern is None:
+        selection = self._plan.selection
+        if self._member is not None and selection.pattern is None:
             return  # the leader of the group looks for new partitions
-        found = await self._pool.try_again(lambda: subscription.partitions(self._pool))
+        found = await self._pool.try_again(lambda: selection.partitions(self._pool))
         new = [at for at in found if at not in self._found]
         topics, known = _topics_of(found), _topics_of(self._found)
         for name in topics:
@@ -324,10 +324,10 @@ class _Printing:
 
     async def _drop_deleted(self) -> bool:
         """Stop reading partitions that do not exist any more. Returns whether there were any."""
-        subscription = self._plan.subscription
-        if subscription.pattern is None:
+        selection = self._plan.selection
+        if selection.pattern is None:
             return False
-        found = await self._pool.try_again(lambda: subscription.partitions(self._pool))
+        found = await self._pool.try_again(lambda: selection.partitions(self._pool))
         positions = self._fetcher.positions
         gone = [at for at in positions if at not in found]
         for name in _topics_of(gone):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from riverrun.cli.support.options import USAGE, fail
-from riverrun.cli.up.state import NodeState
+from riverrun.cli.up.state import SupervisedNode
 from riverrun.model.names import META_PROPERTIES
 
 HOST = "127.0.0.1"
@@ -56,9 +56,9 @@ class NodeFiles:
         """The log of the node, if the cluster is detached."""
         return self.data.with_name(f"{self.name}.log")
 
-    def state(self, *, has_log_file: bool) -> NodeState:
+    def state(self, *, has_log_file: bool) -> SupervisedNode:
         assert self.process is not None, f"node {self.id} was never started"
-        return NodeState(
+        return SupervisedNode(
             id=self.id,
             pid=self.process.pid,
             client=self.client,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from riverrun.cli.support.free_ports import PORT_MAX, NoFreePorts, reserved_ports
 from riverrun.cli.support.options import USAGE, fail
 from riverrun.cli.up.files import HOST, PORTS_APART, NodeFiles, is_blank
 
@@ -20,10 +20,6 @@ PURPOSES = ("clients", "controllers", "HTTP")
 """The purposes of a node's ports, in order."""
 SHOWN_MAX = 5
 SUGGESTED_APART = 100
-SUGGESTED_MAX = 32_000
-"""Above this, the system assigns ports to outgoing connections."""
-CHOSEN_MIN = 20_000
-CHOICES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +70,14 @@ def _bind_error(port: int) -> int:
 
 @contextlib.contextmanager
 def held_free_ports(count: int) -> Iterator[int]:
-    """Choose free ports for this many nodes; yields the first. They are reserved until the end.
-
-    A reserved port is bound but not listening, so another ``up`` does not choose it, and the node
-    can still listen there, because both sockets have SO_REUSEADDR by then.
-    """
-    import random
-    import socket
-
-    numbers = [
-        PORTS_APART * node + above for node in range(count) for above in range(len(PURPOSES))
-    ]
-    for _ in range(CHOICES_MAX):
-        first = random.randrange(CHOSEN_MIN, SUGGESTED_MAX - numbers[-1])
-        with contextlib.ExitStack() as stack:
-            held = [stack.enter_context(socket.socket()) for _ in numbers]
-            try:
-                for above, one in zip(numbers, held, strict=True):
-                    one.bind((HOST, first + above))
-            except OSError:
-                continue
-            for one in held:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if sys.platform != "linux":  # elsewhere a bound socket keeps the node from listening
-                stack.close()
-            yield first
-            return
-    fail(f"--port 0: found no free ports between {CHOSEN_MIN} and {SUGGESTED_MAX}", USAGE)
+    """Choose free ports for this many nodes; yields the first. They are reserved until the end."""
+    above = [PORTS_APART * node + one for node in range(count) for one in range(len(PURPOSES))]
+    with contextlib.ExitStack() as held:
+        try:
+            first = held.enter_context(reserved_ports(above))
+        except NoFreePorts as error:
+            fail(f"--port 0: {error}", USAGE)
+        yield first
 
 
 def refusal(taken: Sequence[Taken], cluster: Sequence[NodeFiles], riverrun: str) -> str:
@@ -150,7 +127,7 @@ def _remedy(cluster: Sequence[NodeFiles], *, is_running: bool) -> str:
 def _suggested(cluster: Sequence[NodeFiles]) -> str:
     """The first port of a free range."""
     last = cluster[-1].port + len(PURPOSES) - cluster[0].port
-    for first in range(cluster[0].port + SUGGESTED_APART, SUGGESTED_MAX - last, SUGGESTED_APART):
+    for first in range(cluster[0].port + SUGGESTED_APART, PORT_MAX - last, SUGGESTED_APART):
         numbers = (first + node.port - cluster[0].port for node in cluster)
         if not any(_bind_error(n + above) for n in numbers for above in range(len(PURPOSES))):
             return str(first)

@@ -26,7 +26,7 @@ LOCK_TRIES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
+class SupervisedNode:
     """A node as ``up`` started it."""
 
     id: int
@@ -59,7 +59,7 @@ class UpState:
     is_ready: bool = False
     is_detached: bool = False
     is_ephemeral: bool = False
-    nodes: list[NodeState] = field(default_factory=list)
+    nodes: list[SupervisedNode] = field(default_factory=list)
     missing: dict[int, str] = field(default_factory=dict)
     """Why nodes did not start, by id."""
 
@@ -85,7 +85,7 @@ class UpState:
         """None if there is no state file that this version can read."""
         try:
             fields = json.loads((data / STATE_FILE).read_text())
-            nodes = [NodeState(**row) for row in fields.pop("nodes")]
+            nodes = [SupervisedNode(**row) for row in fields.pop("nodes")]
             missing = {int(number): why for number, why in fields.pop("missing").items()}
             return cls(**fields, nodes=nodes, missing=missing)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from riverrun.cli.support.options import FAILED, NOT_FOUND, fail
 from riverrun.cli.support.output import Bad, Cell, Good, Table, print_json, print_tables
 from riverrun.cli.up.messages import ourselves
-from riverrun.cli.up.state import NodeState, UpState, ephemeral_clusters, supervisor_of
+from riverrun.cli.up.state import SupervisedNode, UpState, ephemeral_clusters, supervisor_of
 
 
 def print_status(data: Path, *, as_json: bool) -> int:
@@ -56,7 +56,7 @@ def none_runs(data: Path) -> str:
     return f"no cluster that `riverrun up` started runs with {data}{hint}"
 
 
-def _described(node: NodeState, pid: int | None) -> dict[str, object]:
+def _described(node: SupervisedNode, pid: int | None) -> dict[str, object]:
     return {
         "id": node.id, "running": pid is not None, "pid": pid, "client": node.client,
         "http": node.http, "data": node.data, "config": node.config, "log": node.log,

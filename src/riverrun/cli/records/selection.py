@@ -16,7 +16,7 @@ from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class TopicSelection:
     """Topics by name, or by a pattern that their whole name matches."""
 
     topics: tuple[str, ...] = ()

@@ -46,6 +46,7 @@ from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.network.free_ports import check_free
 from riverrun.server.node import Node
+from riverrun.server.service_manager import ServiceManager
 from riverrun.server.settings import (
     Address,
     NodeSettings,
@@ -141,13 +142,23 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
         sockets=sockets,
     )
     asyncio.get_running_loop().set_exception_handler(node.callback_failed)
-    _stop_on_request(node.request_stop, supervision.parent_descriptor)
+    manager = ServiceManager(os.environ, os.getpid())
+
+    def stop(reason: str) -> None:
+        manager.stopping()
+        node.request_stop(reason)
+
+    _stop_on_request(stop, supervision.parent_descriptor)
+    manager.starting()
     exit_code = _check_addresses(settings, list(sockets)) or await _start(node)
     if exit_code is not None:
+        manager.close()
         await node.stop()
         return exit_code
     # Objects made during the start live as long as the node. Later collections skip them.
     gc.freeze()
+    if node.is_serving:
+        manager.ready()
     if supervision.ready_descriptor is not None and node.is_serving:
         os.write(supervision.ready_descriptor, b"ready\n")
         os.close(supervision.ready_descriptor)
@@ -155,6 +166,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     watchdog.start()
     failure = await node.run()
     watchdog.stop()
+    manager.close()
     return FAILED if failure else STOPPED
 
 

@@ -92,8 +92,6 @@ def up(
     start. --status exits with 0 if all nodes run, 1 if one does not, and 4 if no cluster runs.
     """
     from riverrun.cli.support.options import USAGE, fail, parse_settings
-    from riverrun.cli.up.detached import start_detached
-    from riverrun.cli.up.status import print_status
 
     flags = parse_settings(settings)
     chosen = OF_EACH_NODE if nodes == 1 else (*OF_EACH_NODE, *OF_SEVERAL_NODES)
@@ -103,10 +101,14 @@ def up(
     _check_security(flags)
     directory = Path(data or "data").absolute()
     if show_status:
+        from riverrun.cli.up.status import print_status
+
         raise typer.Exit(print_status(directory, as_json=as_json))
     if is_ephemeral and data is not None:
         fail("--ephemeral: the data is in a temporary directory, so --data is not used", USAGE)
     if detach:
+        from riverrun.cli.up.detached import start_detached
+
         words = ["--nodes", str(nodes), "--port", str(port)]
         words += [word for text in settings for word in ("--set", text)]
         words += ["--ephemeral"] if is_ephemeral else ["--data", str(directory)]
@@ -201,7 +203,6 @@ def _run(
     plan: _Plan,
 ) -> int:
     """Start, wait, and stop everything; returns the exit code."""
-    from riverrun.cli.up import other_nodes as elsewhere
     from riverrun.cli.up.messages import announcement
     from riverrun.cli.up.node_output import FileOutput, TerminalOutput
     from riverrun.cli.up.processes import Processes
@@ -234,6 +235,8 @@ def _run(
             processes.release_parent()
             output.detach()
         code = processes.watch()
+    from riverrun.cli.up import other_nodes as elsewhere  # needs asyncio, which the start does not
+
     found = elsewhere.others(cluster) if processes.is_interrupted else {}
     processes.stop()
     if serving and (there := elsewhere.still_there(found, cluster)):

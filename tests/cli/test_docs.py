@@ -8,14 +8,14 @@ from tests.cli.commands import Cli
 from tests.pages import MARK, examples
 
 
-def test_the_tour_shows_real_output(cli: Cli) -> None:
+def test_the_tour_shows_real_output(cli: Cli, tmp_path: Path) -> None:
     shown = examples("cli.md")
     assert len(shown) > 15
     script = f"\necho '{MARK}'\n".join(command for command, _ in shown)
     path = f"{Path(sys.executable).parent}:{cli.env['PATH']}"
     done = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", script],
-        env={**cli.env, "PATH": path, "LC_ALL": "C"},
+        env={**cli.env, "PATH": path, "LC_ALL": "C"}, cwd=tmp_path,
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     outputs = done.stdout.split(f"{MARK}\n")

@@ -157,6 +157,19 @@ def test_status_shows_a_node_that_has_ended(detached: Detached) -> None:
     detached.down()
 
 
+def test_down_names_a_node_that_was_started_elsewhere(detached: Detached) -> None:
+    ready = detached.up(nodes=2)
+    second = ready["nodes"][1]
+    detached.run("stop", "--config", second["config"])
+    with Cli(ready["bootstrap"]).started("start", "--config", second["config"]) as again:
+        again.notice("node is up")
+        assert [node["pid"] for node in detached.status()["nodes"]][1] == again.process.pid
+        told = detached.down()
+        assert "node-2 was started elsewhere and keeps running; stop it with" in told
+        assert f"stop --config {second['config']}`" in told
+        assert again.process.poll() is None
+
+
 def test_down_has_a_limit_and_kills_on_request(detached: Detached) -> None:
     ready = detached.up()
     pid = ready["nodes"][0]["pid"]

@@ -123,7 +123,7 @@ def use(
 def list_contexts(as_json: AsJson = False) -> None:
     """List the contexts.
 
-    Plain rows: name, address, and `current` for the context that commands use by default.
+    Plain rows: name, address, and `yes` for the context that commands use by default.
 
     \b
     riverrun context list
@@ -146,8 +146,8 @@ def list_contexts(as_json: AsJson = False) -> None:
         )
         return
     empty = "There are no contexts. Add one with `riverrun context add NAME --bootstrap HOST:PORT`."
-    table = Table(columns=("context", "bootstrap", ""), empty=empty)
-    table.rows += [(name, text, "current" if name == current else None) for name, text in rows]
+    table = Table(columns=("context", "bootstrap", "current"), empty=empty)
+    table.rows += [(name, text, "yes" if name == current else None) for name, text in rows]
     print_tables([table])
 
 

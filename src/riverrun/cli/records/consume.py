@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Topics = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TOPIC]...", autocompletion=topic_names, show_default=False),
+    typer.Argument(metavar="[TOPIC...]", autocompletion=topic_names, show_default=False),
 ]
 Pattern = Annotated[
     str | None,

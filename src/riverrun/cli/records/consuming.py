@@ -267,7 +267,7 @@ class _Printing:
         if self._ends.are_known:
             return
         if self._ends.are_due:
-            await self._ends.find(self._found)
+            await self._ends.find([*self._found, *self._fetcher.positions])
         elif not self._plan.partitions and now >= self._look_at:
             self._look_at = now + LOOK_S
             await self._look_for_new()

@@ -42,7 +42,7 @@ class EndOffsets:
         """Determine the ends of these partitions, if they are due and not known."""
         if not self.are_due:
             return
-        new = [at for at in places if at not in self._ends]
+        new = list(dict.fromkeys(at for at in places if at not in self._ends))
         ends = await offsets_at(self._pool, dict.fromkeys(new, LATEST))
         if self._until_ms is not None:
             timed = await offsets_at(self._pool, dict.fromkeys(new, self._until_ms))

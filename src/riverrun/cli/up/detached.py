@@ -7,6 +7,7 @@ announcement is complete.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -45,11 +46,14 @@ def start_detached(words: Sequence[str], data: Path | None, *, as_json: bool) ->
             sys.stdout.flush()
             return 0
         code = process.wait(END_SECONDS_MAX)
+        return code if code > 0 else FAILED
     except KeyboardInterrupt:
         os.close(holding)  # the supervisor stops the nodes that it has started
-        process.wait(END_SECONDS_MAX)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS_MAX)
         return INTERRUPTED
-    return code if code > 0 else FAILED
+    except subprocess.TimeoutExpired:
+        fail(f"process {process.pid} did not start the cluster and has not ended", FAILED)
 
 
 def _report_running(data: Path, supervisor: int, *, as_json: bool) -> int:

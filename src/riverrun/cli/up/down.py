@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,21 @@ def down(
         return
     _stop(state, directory, wait_seconds)
     print(f"The cluster in {directory} has stopped{_data_in_words(state)}.")
+    _report_others(state)
+
+
+def _report_others(state: UpState) -> None:
+    """Nodes that were started again by hand have another parent."""
+    from riverrun.cli.up.messages import ourselves
+
+    for node in state.nodes:
+        if node.running_pid() is not None:
+            stop = f"{ourselves()} stop --config {node.config}"
+            print(
+                f"riverrun: {node.name} was started elsewhere and keeps running; stop it with "
+                f"`{stop}`",
+                file=sys.stderr,
+            )
 
 
 def _data_in_words(state: UpState) -> str:

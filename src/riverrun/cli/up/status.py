@@ -76,7 +76,7 @@ def _tables(state: UpState, running: dict[int, int | None], uptime_s: float) -> 
     ]
     nodes = Table(
         kind="node", columns=("node", "state", "process", "clients", "http", "log"),
-        is_last_folded=True, optional=("log",),
+        optional=("log",),
     )  # fmt: skip
     for node in state.nodes:
         pid = running[node.id]

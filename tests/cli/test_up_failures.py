@@ -74,7 +74,7 @@ def test_nodes_with_a_cluster_are_not_told_to_change_ports(tmp_path: Path) -> No
     prepare_first_start(cluster, None)
     with socket.create_server(("127.0.0.1", cluster[1].port + 2)):
         said = told(cluster)
-    assert f"the nodes in {tmp_path} know each other by their ports: stop what listens" in said
+    assert f"the nodes in {tmp_path} know each other by their ports: stop the other process" in said
     assert "another --data" in said
     assert "choose others" not in said
 
@@ -155,7 +155,7 @@ def test_json_names_the_missing_node_and_up_ends_with_the_last_one(
         _, said = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 1
     last = said.splitlines()[-1]
-    assert last.startswith("riverrun: no node of this program is left")
+    assert last.startswith("riverrun: all nodes have ended")
     assert str(tmp_path) in last
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import re
 
 import pytest
 import structlog
@@ -35,3 +36,24 @@ def test_log_level_selects_lines() -> None:
         structlog.configure(**before)
     assert '"event": "shown"' in stream.getvalue()
     assert "hidden" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("prefixed_node", "line"),
+    [
+        (None, r"\d{4}-\d\d-\d\dT[\d:.]+Z \[info +\] stopping +node=2 peer=3"),
+        (2, r"\d\d:\d\d:\d\d\.\d{3} \[info +\] stopping +peer=3"),
+        (7, r"\d\d:\d\d:\d\d\.\d{3} \[info +\] stopping +node=2 peer=3"),
+    ],
+)
+def test_a_file_has_dates_and_a_prefix_replaces_the_node(
+    prefixed_node: int | None, line: str
+) -> None:
+    before = structlog.get_config()
+    stream = io.StringIO()
+    try:
+        logs.configure(format_="console", level="info", stream=stream, prefixed_node=prefixed_node)
+        structlog.get_logger("test").info("stopping", node=2, peer=3)
+    finally:
+        structlog.configure(**before)
+    assert re.fullmatch(line, stream.getvalue().strip()), stream.getvalue()

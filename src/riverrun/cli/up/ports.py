@@ -115,12 +115,12 @@ def _remedy(cluster: Sequence[NodeFiles], *, is_running: bool) -> str:
         return f"stop that first, with Ctrl-C where it was started, or start others with {beside}"
     if len(cluster) > 1 and any(not is_blank(node) for node in cluster):
         return (
-            f"the nodes in {directory} know each other by their ports: stop what listens there, "
+            f"the nodes in {directory} know each other by their ports: stop the other process, "
             f"or start others with {beside}"
         )
     return (
-        f"choose others with --port {port} (make up PORT={port}), or stop what listens there; if "
-        "nothing does, a connection that has ended holds it for a minute"
+        f"choose others with --port {port} (make up PORT={port}), or stop the other process; if "
+        "there is none, a closed connection may hold the port for a minute"
     )
 
 

@@ -156,7 +156,8 @@ class Processes:
             left = end - time.monotonic()
             if left <= 0:
                 names = ", ".join(str(node.id) for node in waiting.values())
-                self.say(f"node {names} was not ready in time")
+                late = "node {} is" if len(waiting) == 1 else "nodes {} are"
+                self.say(f"{late.format(names)} not ready in time")
                 code = code or 1
                 break
             self._wait(left)
@@ -204,10 +205,7 @@ class Processes:
                 )
             if not alive:
                 kept = f"; the data stays in {self.cluster[0].data.parent}"
-                self.say(
-                    "no node of this program is left, so it exits"
-                    + ("" if self._is_ephemeral else kept)
-                )
+                self.say("all nodes have ended" + ("" if self._is_ephemeral else kept))
                 return 1
         return 0
 
@@ -221,7 +219,8 @@ class Processes:
             self._wait(max(0.0, end - time.monotonic()))
         for process in running:
             if process.poll() is None:
-                self.say(f"process {process.pid} did not stop; killing it")
+                limit = f"{STOP_SECONDS_MAX:.0f} s"
+                self.say(f"process {process.pid} did not stop within {limit}; killing it")
                 process.kill()
                 process.wait()
         self._drain()

@@ -59,10 +59,14 @@ def test_topics_that_match_later_are_read_from_their_start(cli: Cli, name: str) 
         assert reader.stop() == 0
 
 
-def test_a_deleted_topic_does_not_stop_the_others_of_a_pattern(cli: Cli, name: str) -> None:
+@pytest.mark.parametrize("group", [[], ["--group", "deleted"]], ids=["alone", "group"])
+def test_a_deleted_topic_does_not_stop_the_others_of_a_pattern(
+    cli: Cli, name: str, group: list[str]
+) -> None:
     cli.run("topics", "create", f"{name}-1")
     cli.run("topics", "create", f"{name}-2")
-    with cli.started("consume", "--pattern", f"{name}-.*", "--from-beginning") as reader:
+    words = ["consume", "--pattern", f"{name}-.*", "--from-beginning", *group]
+    with cli.started(*words) as reader:
         cli.write(f"{name}-1", "one\n")
         assert reader.line() == "one"
         cli.run("topics", "delete", f"{name}-1", "--yes")

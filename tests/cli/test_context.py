@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from riverrun.cli.main import build
@@ -225,6 +226,16 @@ def test_topics_of_the_context_are_completed(contexts: Contexts, cli: Cli, name:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.stdout.split(), done.stderr) == ([name], "")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_matters_only_to_those_who_name_a_context(tmp_path: Path) -> None:
+    (tmp_path / "riverrun").mkdir(mode=0)
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert choose(home, None).address == "127.0.0.1:9092"
+    with pytest.raises(typer.Exit):
+        choose(home, "staging")
+    (tmp_path / "riverrun").chmod(0o700)
 
 
 def test_the_file_is_in_the_xdg_configuration_directory() -> None:

@@ -94,7 +94,6 @@ async def print_records(
 ) -> Ended:
     """Run until there is a reason to end."""
     found = await plan.selection.partitions(pool)
-    topics = _topics_of(found)
     writer = Writer(STANDARD_OUTPUT)
     clock = clock or SystemClock()
     with stop_on_signals() as stop:
@@ -103,7 +102,7 @@ async def print_records(
             return await _race(printing, [], stop, writer)
         # Heartbeats must not wait behind the long polls of the other connection.
         async with open_pool(bootstrap, plan.retry) as group_pool:
-            member = ConsumerMember(group_pool, plan.group, topics)
+            member = ConsumerMember(group_pool, plan.group, _topics_of(found))
             printing = _Printing(pool, plan, writer, clock, found, member)
             try:
                 return await _race(printing, [member.keep_alive()], stop, writer)
@@ -200,7 +199,12 @@ class _Printing:
         """Commit records printed since the last commit; no effect without a group."""
         if self._member is None or not self._uncommitted:
             return
-        await self._member.commit(self._uncommitted)
+        try:
+            await self._member.commit(self._uncommitted)
+        except KafkaError as error:
+            if error.code not in UNKNOWN or not await self._drop_deleted():
+                raise
+            return
         # Kept until here: a consumer stopped during the wait commits again before it leaves.
         self._uncommitted = {}
 
@@ -329,7 +333,7 @@ class _Printing:
             return False
         found = await self._pool.try_again(lambda: selection.partitions(self._pool))
         positions = self._fetcher.positions
-        gone = [at for at in positions if at not in found]
+        gone = [at for at in [*positions, *self._uncommitted] if at not in found]
         for name in _topics_of(gone):
             self._tell(f"topic {name} was deleted")
         self._fetcher.seek({at: offset for at, offset in positions.items() if at in found})

@@ -68,12 +68,16 @@ def config_path(environment: Mapping[str, str]) -> Path:
         return Path(given)
     # The XDG specification says that a relative path must be ignored.
     base = environment.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
+    folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"))
     return folder / "riverrun" / "config.toml"
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The content of the file; empty if there is none. Exits if it is not valid."""
+def read_config(path: Path, *, is_required: bool = True) -> dict[str, Any]:
+    """The content of the file; empty if there is none. Exits if it is not valid.
+
+    A service may run with the home directory of another user. A file that it may not read is no
+    error unless ``is_required``.
+    """
     import tomllib
 
     try:
@@ -84,6 +88,8 @@ def read_config(path: Path) -> dict[str, Any]:
         why = f"not TOML: {error}" if isinstance(error, tomllib.TOMLDecodeError) else "not UTF-8"
         fail(f"cannot read the contexts in {path}: {why}", USAGE)
     except OSError as error:
+        if isinstance(error, PermissionError) and not is_required:
+            return {}
         fail(f"cannot read the contexts in {path}: {error.strerror}", FAILED)
     contexts = content.get("contexts", {})
     if not isinstance(contexts, dict) or not all(isinstance(c, dict) for c in contexts.values()):
@@ -126,7 +132,8 @@ def choose(environment: Mapping[str, str], flag: str | None) -> Chosen:
     if flag is None and (given := environment.get(BOOTSTRAP_VARIABLE)):
         return Chosen(address=given, source=BOOTSTRAP_VARIABLE)
     path = config_path(environment)
-    content = read_config(path)
+    is_named = flag is not None or any(map(environment.get, (FILE_VARIABLE, CONTEXT_VARIABLE)))
+    content = read_config(path, is_required=is_named)
     if flag is not None:
         name, source = flag, CONTEXT_FLAG
     elif given := environment.get(CONTEXT_VARIABLE):

@@ -27,6 +27,27 @@ def test_an_asynchronous_test_uses_and_restarts_a_node() -> None:
     asyncio.run(scenario())
 
 
+def test_an_asynchronous_test_cuts_nodes_off_and_fills_disks() -> None:
+    async def scenario() -> None:
+        async with AsyncCluster(nodes=3) as kafka:
+            topic = await kafka.topic()
+            leader = await kafka.leader(topic)
+            await kafka.fill_disk(leader)
+            await kafka.produce(topic, ["one"])
+            other = await kafka.leader(topic)
+            assert other != leader
+            await kafka.free_disk(leader)
+            await kafka.wait_in_sync(60)
+            await kafka.cut_off(other)
+            await kafka.produce(topic, ["two"])
+            assert await kafka.leader(topic) != other
+            await kafka.reconnect(other)
+            await kafka.wait_in_sync(60)
+            assert [each.text for each in await kafka.records(topic)] == ["one", "two"]
+
+    asyncio.run(scenario())
+
+
 def test_aiokafka_reads_what_it_wrote(kafka: Cluster) -> None:
     async def scenario() -> None:
         cluster = AsyncCluster.of(kafka)

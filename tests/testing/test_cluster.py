@@ -107,6 +107,11 @@ def test_an_unknown_node_is_an_error(kafka: Cluster) -> None:
         kafka.kill(7)
 
 
+def test_a_single_node_cannot_be_cut_off(kafka: Cluster) -> None:
+    with pytest.raises(ClusterError, match="a single node has no other nodes"):
+        kafka.cut_off(1)
+
+
 def test_a_cluster_outside_its_block_is_an_error() -> None:
     with pytest.raises(ClusterError, match="not running"):
         Cluster().topic()

@@ -1,9 +1,10 @@
-"""Three nodes: kill, stop, pause and start them again while clients work."""
+"""Three nodes: kill, stop, pause, cut off and fill them while clients work."""
 
 import pytest
 from confluent_kafka import Producer
 
-from riverrun.testing import Cluster
+from riverrun.testing import Cluster, ClusterError
+from tests.processes import until
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +52,82 @@ def test_a_paused_leader_is_replaced(three: Cluster) -> None:
     three.produce(topic, ["one"])
     three.resume(leader)
     assert [each.text for each in three.records(topic)] == ["one"]
+
+
+def test_a_cut_off_leader_is_replaced_and_no_acknowledged_record_is_lost(three: Cluster) -> None:
+    topic = three.topic(config={"min.insync.replicas": 2})
+    leader = three.leader(topic)
+    others = ",".join(three.address(node) for node in three.nodes if node != leader)
+    # A producer waits this long for the cut-off leader before it looks for another one.
+    producer = Producer({"bootstrap.servers": others, "acks": "all", "request.timeout.ms": 2000})
+    producer.produce(topic, "before")
+    assert producer.flush(60) == 0
+    three.cut_off(leader)
+    producer.produce(topic, "after")
+    assert producer.flush(60) == 0
+    assert three.leader(topic) != leader
+    three.reconnect(leader)
+    three.wait_in_sync()
+    assert [each.text for each in three.records(topic)] == ["before", "after"]
+
+
+def test_clients_reach_a_node_that_is_cut_off(three: Cluster) -> None:
+    topic = three.topic()
+    leader = three.leader(topic)
+    three.produce(topic, ["one"])
+    three.cut_off(leader)
+    try:
+        alone = Cluster.connect(three.address(leader))
+        assert [each.text for each in alone.records(topic)] == ["one"]
+        until(lambda: three.leader(topic) != leader, seconds=60, what="another node leads")
+        assert alone.leader(topic) in three.nodes
+        with pytest.raises(ClusterError, match="node 7"):
+            three.cut_off(7)
+    finally:
+        three.reconnect(leader)
+
+
+def test_a_node_that_is_cut_off_cannot_start(three: Cluster) -> None:
+    three.cut_off(3)
+    three.kill(3)
+    with pytest.raises(ClusterError, match="node 3 is cut off and could not join; reconnect"):
+        three.start(3)
+    three.reconnect(3)
+    three.start(3)
+    three.wait_in_sync()
+
+
+def test_a_full_disk_hands_leadership_over(three: Cluster) -> None:
+    topic = three.topic(config={"min.insync.replicas": 2})
+    leader = three.leader(topic)
+    producer = Producer({"bootstrap.servers": three.bootstrap, "acks": "all"})
+    producer.produce(topic, "before")
+    assert producer.flush(60) == 0
+    three.fill_disk(leader)
+    producer.produce(topic, "after")
+    assert producer.flush(60) == 0
+    assert three.leader(topic) != leader
+    assert "disk full: nothing can be appended" in three.logs()
+    three.free_disk(leader)
+    three.wait_in_sync(60)
+    assert [each.text for each in three.records(topic)] == ["before", "after"]
+
+
+def test_a_node_starts_with_a_full_disk_and_recovers(three: Cluster) -> None:
+    topic = three.topic()
+    three.kill(2)
+    three.fill_disk(2)
+    three.start(2)
+    three.produce(topic, ["one"])
+    three.free_disk(2)
+    three.wait_in_sync(60)
+    assert [each.text for each in three.records(topic)] == ["one"]
+
+
+def test_faults_of_a_paused_node_take_effect_when_it_is_resumed(three: Cluster) -> None:
+    three.pause(1)
+    three.cut_off(1)
+    three.resume(1)
+    three.reconnect(1)
+    three.wait_in_sync(60)
+    three.produce(three.topic(), ["one"])

@@ -31,7 +31,7 @@ from typing import Final
 
 import structlog
 import uvloop
-from msgspec import Struct
+from msgspec import Struct, field
 
 from riverrun.metadata.quorum import MetadataError
 from riverrun.model.errors import KafkaError
@@ -39,7 +39,7 @@ from riverrun.model.names import LOCK
 from riverrun.model.setting_names import overridden
 from riverrun.model.settings import SettingError
 from riverrun.ports.clock import SystemClock
-from riverrun.ports.files import OsFiles, lock_owner
+from riverrun.ports.files import Files, OsFiles, lock_owner
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
@@ -78,7 +78,16 @@ class Supervision(Struct, frozen=True, kw_only=True):
     """The parent prints the node's name before each line of its log."""
 
 
-def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int:
+class NodeHost(Struct, frozen=True, kw_only=True):
+    """The files and the event loop of a node. ``riverrun.testing`` runs nodes with faulty ones."""
+
+    files: Files = field(default_factory=OsFiles)
+    new_loop: Callable[[], uvloop.Loop] = uvloop.new_event_loop
+
+
+def run(
+    texts: Mapping[str, str], supervision: Supervision | None = None, host: NodeHost | None = None
+) -> int:
     """Run a node and return the exit code. Invalid settings are reported on standard error."""
     if not __debug__:
         print("riverrun: python must not run with -O: assertions guard the data", file=sys.stderr)  # noqa: T201
@@ -95,7 +104,8 @@ def run(texts: Mapping[str, str], supervision: Supervision | None = None) -> int
         level=settings.identity.log_level,
         prefixed_node=int(settings.node_id) if supervision.is_prefixed else None,
     )
-    return uvloop.run(_serve(settings, supervision))
+    host = host or NodeHost()
+    return uvloop.run(_serve(settings, supervision, host.files), loop_factory=host.new_loop)
 
 
 def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
@@ -126,7 +136,7 @@ def _raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
+async def _serve(settings: NodeSettings, supervision: Supervision, files: Files) -> int:
     structlog.contextvars.bind_contextvars(node=int(settings.node_id))
     if ignored := unknown_variables(os.environ):
         log.warning("ignored unknown environment variables", names=", ".join(ignored))
@@ -135,7 +145,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision) -> int:
     )
     node = Node(
         settings,
-        files=OsFiles(),
+        files=files,
         clock=SystemClock(),
         randomness=SystemRandomness(),
         boot_id=_boot_id(),
@@ -234,7 +244,7 @@ def _stop_on_request(stop: Callable[[str], None], parent_descriptor: int | None)
         loop.add_reader(parent_descriptor, parent_ended, parent_descriptor)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], host: NodeHost | None = None) -> int:
     """``python -m riverrun.server CONFIG [READY_FD PARENT_FD [prefixed]]``."""
     config, *descriptors = arguments
     try:
@@ -243,11 +253,11 @@ def main(arguments: list[str]) -> int:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED
     if not descriptors:
-        return run(texts)
+        return run(texts, host=host)
     ready, parent, *rest = descriptors
     supervision = Supervision(
         ready_descriptor=int(ready),
         parent_descriptor=int(parent),
         is_prefixed=rest == [PREFIXED],
     )
-    return run(texts, supervision)
+    return run(texts, supervision, host)

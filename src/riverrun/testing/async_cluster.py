@@ -141,6 +141,18 @@ class AsyncCluster:
     async def resume(self, node: int) -> None:
         self._cluster.resume(node)
 
+    async def cut_off(self, node: int) -> None:
+        await asyncio.to_thread(self._cluster.cut_off, node)
+
+    async def reconnect(self, node: int) -> None:
+        await asyncio.to_thread(self._cluster.reconnect, node)
+
+    async def fill_disk(self, node: int) -> None:
+        await asyncio.to_thread(self._cluster.fill_disk, node)
+
+    async def free_disk(self, node: int) -> None:
+        await asyncio.to_thread(self._cluster.free_disk, node)
+
     async def _run(self, operation: Callable[[ConnectionPool], Awaitable[Result]]) -> Result:
-        async with operations.open_pool(self.bootstrap) as pool:
+        async with operations.open_pool(self._cluster.reachable_bootstrap) as pool:
             return await operation(pool)

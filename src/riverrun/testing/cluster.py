@@ -109,6 +109,16 @@ class Cluster:
         return self._external or self._own().state.bootstrap
 
     @property
+    def reachable_bootstrap(self) -> str:
+        """``bootstrap`` without the nodes that are cut off. They serve clients, but know nothing
+        new."""
+        if self._external is not None:
+            return self._external
+        state = self._own().state
+        addresses = [node.client for node in state.nodes if node.id not in state.cut_off]
+        return ",".join(addresses) or state.bootstrap
+
+    @property
     def nodes(self) -> tuple[int, ...]:
         """The ids of all nodes that were started here."""
         return tuple(node.id for node in self._own().state.nodes)
@@ -192,6 +202,22 @@ class Cluster:
         """Continue a paused node."""
         self._own().send_signal(node, signal.SIGCONT)
 
+    def cut_off(self, node: int) -> None:
+        """Partition a node from all other nodes, but not from clients."""
+        self._own().set_cut_off(node, True)
+
+    def reconnect(self, node: int) -> None:
+        """End the partition of a node."""
+        self._own().set_cut_off(node, False)
+
+    def fill_disk(self, node: int) -> None:
+        """Take all free space from a node's disk: its writes fail with ENOSPC."""
+        self._own().set_full(node, True)
+
+    def free_disk(self, node: int) -> None:
+        """Give a node its disk space back."""
+        self._own().set_full(node, False)
+
     def _own(self) -> ClusterProcesses:
         if self._external is not None:
             raise ClusterError(f"the nodes of {self._external} were not started by this test")
@@ -200,7 +226,7 @@ class Cluster:
         return self._processes
 
     def _run(self, operation: Callable[[ConnectionPool], Awaitable[Result]]) -> Result:
-        bootstrap = self.bootstrap
+        bootstrap = self.reachable_bootstrap
 
         async def connected() -> Result:
             async with operations.open_pool(bootstrap) as pool:

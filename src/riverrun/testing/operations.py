@@ -150,13 +150,18 @@ async def _topic_by_node(pool: ConnectionPool, name: str) -> dict[int, MetadataR
     message = MetadataRequest(
         topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
     )
-    found: dict[int, MetadataResponseTopic] = {}
+    responses = await _ask_all(pool, message)
+    return {node: response.topics[0] for node, response in responses.items()}
+
+
+async def _ask_all(pool: ConnectionPool, message: MetadataRequest) -> dict[int, MetadataResponse]:
+    """The responses of all nodes that respond."""
+    found: dict[int, MetadataResponse] = {}
 
     async def ask(node: int) -> None:
         with contextlib.suppress(OSError):
             async with asyncio.timeout(NODE_SECONDS_MAX):
-                response: MetadataResponse = await pool.request_node(node, ApiKey.METADATA, message)
-                found[node] = response.topics[0]
+                found[node] = await pool.request_node(node, ApiKey.METADATA, message)
 
     await pool.metadata(())
     await run_together(ask(node) for node in sorted(pool.cluster.nodes))
@@ -280,11 +285,21 @@ async def _wait_until(
 
 
 async def _is_in_sync(pool: ConnectionPool) -> bool:
+    """Whether all nodes that the cluster lists say so. A node that was paused or cut off knows
+    nothing new for a moment."""
+    message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     try:
-        topics = (await pool.metadata(None)).topics
+        responses = await _ask_all(pool, message)
     except OSError:
         return False
-    rows = [row for topic in topics for row in topic.partitions]
+    if sorted(responses) != sorted(pool.cluster.nodes):
+        return False
+    rows = [
+        row
+        for response in responses.values()
+        for topic in response.topics
+        for row in topic.partitions
+    ]
     return all(
         row.leader_id >= 0 and sorted(row.isr_nodes) == sorted(row.replica_nodes) for row in rows
     )

@@ -29,6 +29,8 @@ from typing import Final
 
 import msgspec
 
+from riverrun.testing.faults.control import FaultsFile, NodeFaults
+
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
 KILL_SECONDS_MAX: Final = 10.0
@@ -37,6 +39,9 @@ STALE_SECONDS: Final = 60.0
 FOLDER_PREFIX: Final = "riverrun-testing-"
 LOG_TAIL_CHARACTERS: Final = 8_000
 ENVIRONMENT_PREFIX: Final = "RIVERRUN_"
+NODE_MODULE: Final = "riverrun.testing.faults.node"
+CONTROLLER_PORT_ABOVE: Final = 1
+"""``riverrun up`` gives a node the port for clients and the next two."""
 
 Settings = Mapping[str, str | int | float | bool]
 
@@ -67,6 +72,10 @@ class ClusterState(msgspec.Struct):
     bootstrap: str
     up_pid: int
     nodes: list[NodeEntry]
+    cut_off: list[int] = []
+    """Nodes that are separated from all others."""
+    full: list[int] = []
+    """Nodes with a full disk."""
 
 
 class UpOutput(msgspec.Struct):
@@ -84,6 +93,7 @@ def default_settings(nodes: int) -> dict[str, str]:
         "offsets.topic.num.partitions": str(min(nodes, 3)),
         "log.segment.bytes": str(16 * 1024 * 1024),
         "log.scrub.interval.ms": "-1",
+        "log.full.leadership.ms": "500",
     }
 
 
@@ -135,6 +145,7 @@ class ClusterProcesses:
         texts |= {name: setting_text(value) for name, value in settings.items()}
         command = ["riverrun", "up", "--json", "--nodes", str(nodes), "--port", "0"]
         command += ["--data", str(self.folder / "data"), "--parent-fd", str(reader)]
+        command += ["--node-module", NODE_MODULE]
         command += [word for pair in texts.items() for word in ("--set", "=".join(pair))]
         try:
             up = self._spawn(command, pass_fds=(reader,), stdout=subprocess.PIPE)
@@ -233,10 +244,12 @@ class ClusterProcesses:
         node = self.node(node_id)
         if self._running(node_id) is not None:
             raise ClusterError(f"node {node_id} is running")
+        if node_id in self.state.cut_off:
+            raise ClusterError(f"node {node_id} is cut off and could not join; reconnect it first")
         reader = self._open_alive()
         ready_read, ready_write = os.pipe()
         try:
-            command = ["riverrun.server", node.config, str(ready_write), str(reader)]
+            command = [NODE_MODULE, node.config, str(ready_write), str(reader)]
             process = self._spawn(command, pass_fds=(ready_write, reader))
             os.close(ready_write)
             ready_write = -1
@@ -250,6 +263,51 @@ class ClusterProcesses:
             for descriptor in (reader, ready_read, ready_write):
                 if descriptor >= 0:
                     os.close(descriptor)
+
+    def set_cut_off(self, node_id: int, is_cut_off: bool) -> None:
+        """Separate a node from all other nodes, or connect it again."""
+        self.node(node_id)
+        state = self.state
+        if len(state.nodes) == 1:
+            raise ClusterError("a single node has no other nodes to be cut off from")
+        _set_member(state.cut_off, node_id, is_cut_off)
+        self._inject(state)
+
+    def set_full(self, node_id: int, is_full: bool) -> None:
+        """Take all free space from a node's disk, or give it back."""
+        self.node(node_id)
+        state = self.state
+        _set_member(state.full, node_id, is_full)
+        self._inject(state)
+
+    def _inject(self, state: ClusterState) -> None:
+        """Bring the faults of all nodes in line with the state."""
+        self._save(state)
+        for node in state.nodes:
+            silent = [
+                other
+                for other in state.nodes
+                if other.id != node.id and (node.id in state.cut_off or other.id in state.cut_off)
+            ]
+            place = FaultsFile(Path(node.config))
+            faults = NodeFaults(
+                unreachable_ports=tuple(port for other in silent for port in _ports(other)),
+                is_disk_full=node.id in state.full,
+            )
+            if faults == place.read():
+                continue
+            place.write(faults)
+            pid = self._running(node.id)
+            if pid is not None:
+                self._notify(node.id, pid, place)
+
+    def _notify(self, node_id: int, pid: int, place: FaultsFile) -> None:
+        try:
+            place.notify(is_paused=_is_stopped(pid))
+        except OSError as error:
+            if self._running(node_id) is None:  # it ended meanwhile; its next start reads the file
+                return
+            raise ClusterError(f"node {node_id} did not accept the fault: {error}") from error
 
     def _running(self, node_id: int) -> int | None:
         """The process id of a running node."""
@@ -322,6 +380,25 @@ def remove_stale_folders(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(users)
+
+
+def _ports(node: NodeEntry) -> tuple[int, int]:
+    """The ports that other nodes connect to."""
+    port = int(node.client.rpartition(":")[2])
+    return port, port + CONTROLLER_PORT_ABOVE
+
+
+def _set_member(members: list[int], member: int, is_member: bool) -> None:
+    members[:] = sorted({*members, member} if is_member else {*members} - {member})
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP suspended the process."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] == "T"
 
 
 def _read_line(descriptor: int, timeout_s: float) -> bytes:

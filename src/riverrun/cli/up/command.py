@@ -77,6 +77,12 @@ def up(
         hidden=True,
         help="Stop at the end of this pipe, whose other end the parent process holds.",
     ),
+    node_module: str = typer.Option(
+        "riverrun.server",
+        "--node-module",
+        hidden=True,
+        help="The module that runs a node, with the arguments of riverrun.server.",
+    ),
 ) -> None:
     """Start a cluster on this machine and run it until Ctrl-C.
 
@@ -123,6 +129,7 @@ def up(
         is_ephemeral=is_ephemeral,
         is_detached=is_detached,
         parent_fd=parent_fd,
+        node_module=node_module,
     )
     raise typer.Exit(_up_ephemeral(plan) if is_ephemeral else _up(directory, plan))
 
@@ -139,6 +146,7 @@ class _Plan:
     is_ephemeral: bool
     is_detached: bool
     parent_fd: int | None
+    node_module: str
 
 
 def _up_ephemeral(plan: _Plan) -> int:
@@ -205,7 +213,7 @@ def _run(
     """Start, wait, and stop everything; returns the exit code."""
     from riverrun.cli.up.messages import announcement
     from riverrun.cli.up.node_output import FileOutput, TerminalOutput
-    from riverrun.cli.up.processes import Processes
+    from riverrun.cli.up.processes import NodeLaunch, Processes
     from riverrun.cli.up.state import UpState
 
     output: FileOutput | TerminalOutput = TerminalOutput(cluster)
@@ -218,9 +226,8 @@ def _run(
         is_detached=plan.is_detached,
         is_ephemeral=plan.is_ephemeral,
     )
-    processes = Processes(
-        cluster, environments, output, is_ephemeral=plan.is_ephemeral, parent_fd=plan.parent_fd
-    )
+    launch = NodeLaunch(module=plan.node_module, parent_fd=plan.parent_fd)
+    processes = Processes(cluster, environments, output, launch, is_ephemeral=plan.is_ephemeral)
     processes.start()
     state = replace(state, nodes=[node.state(has_log_file=plan.is_detached) for node in cluster])
     state.write()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from riverrun.cli.up.files import NodeFiles
@@ -28,6 +29,16 @@ READ_BYTES: Final = 65_536
 REFUSED: Final = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLaunch:
+    """How the nodes are started."""
+
+    module: str = "riverrun.server"
+    """It takes the arguments of ``riverrun.server``. Test clusters run nodes with faults."""
+    parent_fd: int | None = None
+    """A pipe that our parent process holds; its end stops the nodes."""
+
+
 class Processes:
     """All nodes of one cluster on this machine. Single-threaded: ``wait`` does all the work."""
 
@@ -36,11 +47,11 @@ class Processes:
         cluster: Sequence[NodeFiles],
         environments: Mapping[int, Mapping[str, str]],
         output: NodeOutput,
+        launch: NodeLaunch,
         *,
-        parent_fd: int | None = None,
         is_ephemeral: bool = False,
     ) -> None:
-        """``environments`` by node id. ``parent_fd`` is a pipe that our parent process holds."""
+        """``environments`` by node id."""
         self.cluster = cluster
         self._output = output
         self._is_ephemeral = is_ephemeral
@@ -48,6 +59,7 @@ class Processes:
         self.is_interrupted = False
         """Interrupted by Ctrl-C."""
         self._environments = environments
+        self._module = launch.module
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, bytes] = {}
         self._reasons: dict[int, str] = {}
@@ -60,7 +72,7 @@ class Processes:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._watch(wake_read, lambda: os.read(wake_read, 512))
         self._parent_read, self._parent_write = os.pipe()
-        self._parent_fd = parent_fd
+        self._parent_fd = parent_fd = launch.parent_fd
         if parent_fd is not None:
             self._watch(parent_fd, lambda: self._check_parent(parent_fd))
 
@@ -97,7 +109,7 @@ class Processes:
         command = [
             sys.executable,
             "-m",
-            "riverrun.server",
+            self._module,
             str(node.draft),
             str(ready_write),
             str(self._parent_read),

@@ -1,7 +1,7 @@
 """Three nodes: kill, stop, pause, cut off and fill them while clients work."""
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from riverrun.testing import Cluster, ClusterError
 from tests.processes import until
@@ -10,6 +10,12 @@ from tests.processes import until
 @pytest.fixture(autouse=True)
 def healthy(three: Cluster) -> None:
     three.wait_in_sync()
+
+
+def write(topic: str, value: str, *, to: str) -> None:
+    producer = Producer({"bootstrap.servers": to, "acks": "all"})
+    producer.produce(topic, value)
+    assert producer.flush(60) == 0
 
 
 def test_a_topic_is_known_to_all_nodes(three: Cluster) -> None:
@@ -57,18 +63,34 @@ def test_a_paused_leader_is_replaced(three: Cluster) -> None:
 def test_a_cut_off_leader_is_replaced_and_no_acknowledged_record_is_lost(three: Cluster) -> None:
     topic = three.topic(config={"min.insync.replicas": 2})
     leader = three.leader(topic)
-    others = ",".join(three.address(node) for node in three.nodes if node != leader)
-    # A producer waits this long for the cut-off leader before it looks for another one.
-    producer = Producer({"bootstrap.servers": others, "acks": "all", "request.timeout.ms": 2000})
-    producer.produce(topic, "before")
-    assert producer.flush(60) == 0
+    write(topic, "before", to=three.bootstrap)
     three.cut_off(leader)
-    producer.produce(topic, "after")
-    assert producer.flush(60) == 0
-    assert three.leader(topic) != leader
-    three.reconnect(leader)
-    three.wait_in_sync()
+    try:
+        until(lambda: three.leader(topic) != leader, seconds=60, what="another node leads")
+        others = [three.address(node) for node in three.nodes if node != leader]
+        write(topic, "after", to=",".join(others))
+    finally:
+        three.reconnect(leader)
+    three.wait_in_sync(60)
     assert [each.text for each in three.records(topic)] == ["before", "after"]
+
+
+def test_a_cut_off_leader_acknowledges_nothing(three: Cluster) -> None:
+    topic = three.topic(config={"min.insync.replicas": 2})
+    leader = three.leader(topic)
+    three.cut_off(leader)
+    try:
+        config = {"acks": "all", "message.timeout.ms": 3000, "request.timeout.ms": 1000}
+        producer = Producer({"bootstrap.servers": three.address(leader), **config})
+        errors: list[KafkaError | None] = []
+        producer.produce(topic, "lost", on_delivery=lambda error, _message: errors.append(error))
+        assert producer.flush(60) == 0
+        assert errors[0] is not None
+    finally:
+        three.reconnect(leader)
+    three.produce(topic, ["kept"])
+    three.wait_in_sync(60)
+    assert "kept" in [each.text for each in three.records(topic)]
 
 
 def test_clients_reach_a_node_that_is_cut_off(three: Cluster) -> None:

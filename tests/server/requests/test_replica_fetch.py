@@ -66,6 +66,18 @@ def test_fetch_without_news_gets_an_empty_response_after_its_wait() -> None:
     node.run(scenario())
 
 
+def test_follower_of_a_new_epoch_gets_the_high_watermark_although_it_did_not_change() -> None:
+    node = Node(partitions=1)
+
+    async def scenario() -> None:
+        first = await node.ask(request(), [want(0)])
+        node.publish(image_of(1, epoch=1, partition_epoch=1))
+        waiting = node.ask(request(session=(first.session_id, 1)), [want(0, epoch=1)])
+        assert await results_of(waiting) == {0: (0, 0, [])}
+
+    node.run(scenario())
+
+
 def test_acknowledgement_moves_the_high_watermark_and_completes_the_produce() -> None:
     node = Node()
 

@@ -53,10 +53,16 @@ class ReplicaPartition:
         self.partition: Partition | None = None
         self.high_watermark = -1
         self.log_start_offset = -1
-        self.move(wanted)
+        self._take(wanted)
 
     def move(self, wanted: FetchPartition) -> None:
         """Take the position that the follower's request names. It is an acknowledgement."""
+        if wanted.leader_epoch != self.fetch.leader_epoch:
+            # A follower starts an epoch without offsets of the leader, so they must be sent.
+            self.high_watermark = self.log_start_offset = -1
+        self._take(wanted)
+
+    def _take(self, wanted: FetchPartition) -> None:
         self.max_bytes = wanted.max_bytes
         self.fetch = ReplicaFetch(
             wanted.offset, wanted.leader_epoch, wanted.last_fetched_epoch, wanted.log_start_offset

@@ -78,6 +78,22 @@ def test_follower_of_a_new_epoch_gets_the_high_watermark_although_it_did_not_cha
     node.run(scenario())
 
 
+def test_follower_that_diverged_gets_the_high_watermark_again() -> None:
+    node = Node(partitions=1, isr=(ME,))
+
+    async def scenario() -> None:
+        node.append(b"a")
+        node.publish(image_of(1, isr=(ME,), epoch=1, partition_epoch=1))
+        node.append(b"b")
+        first = await node.ask(request(), [want(2, epoch=1, last_epoch=0)])
+        assert first.results[0].diverging == (0, 1)
+        again = node.ask(request(session=(first.session_id, 1)), [want(2, epoch=1, last_epoch=1)])
+        assert await results_of(again) == {0: (0, 2, [])}
+        assert await results_of(node.ask(request(session=(first.session_id, 2)), [])) == {}
+
+    node.run(scenario())
+
+
 def test_acknowledgement_moves_the_high_watermark_and_completes_the_produce() -> None:
     node = Node()
 

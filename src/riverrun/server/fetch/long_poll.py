@@ -168,8 +168,10 @@ def results_of(
             and start_offset == partition.log_start_offset
         ):
             continue
-        partition.high_watermark = high_watermark
-        partition.log_start_offset = start_offset
+        # With an error or a diverging epoch, the receiver does not use the offsets.
+        is_read = not read.error_code and not read.diverging
+        partition.high_watermark = high_watermark if is_read else -1
+        partition.log_start_offset = start_offset if is_read else -1
         leader = None
         if read.error_code in MOVED and version >= LEADERS_FROM:
             leader = leader_of(services, partition.topic, partition.index)

@@ -135,17 +135,6 @@ def test_a_full_disk_hands_leadership_over(three: Cluster) -> None:
     assert [each.text for each in three.records(topic)] == ["before", "after"]
 
 
-def test_a_node_starts_with_a_full_disk_and_recovers(three: Cluster) -> None:
-    topic = three.topic()
-    three.kill(2)
-    three.fill_disk(2)
-    three.start(2)
-    three.produce(topic, ["one"])
-    three.free_disk(2)
-    three.wait_in_sync(60)
-    assert [each.text for each in three.records(topic)] == ["one"]
-
-
 def test_faults_of_a_paused_node_take_effect_when_it_is_resumed(three: Cluster) -> None:
     three.pause(1)
     three.cut_off(1)

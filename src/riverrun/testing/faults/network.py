@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -36,15 +36,13 @@ class PartitionedLoop(uvloop.Loop):
     async def create_connection(  # type: ignore[override]
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str | None = None,
-        port: int | None = None,
+        host: str,
+        port: int,
         **options: Any,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         """Without a response the caller waits until its own timeout, as for a lost SYN."""
         while port in self._unreachable:
             await self._has_changed.wait()
-        if port is None:
-            return await super().create_connection(protocol_factory, host, port, **options)
         _, made = await super().create_connection(
             lambda: PartitionedProtocol(protocol_factory(), self, port), host, port, **options
         )
@@ -59,9 +57,9 @@ class PartitionedLoop(uvloop.Loop):
         self._links.pop(link, None)
 
 
-class PartitionedProtocol:
+class PartitionedProtocol(asyncio.BaseProtocol):
     """Gives its protocol a ``PartitionedTransport``. Everything else goes to the protocol itself:
-    uvloop looks up the methods that it has.
+    uvloop looks up whether it has the methods of ``Protocol`` or of ``BufferedProtocol``.
     """
 
     def __init__(self, inner: asyncio.BaseProtocol, loop: PartitionedLoop, port: int) -> None:
@@ -70,14 +68,20 @@ class PartitionedProtocol:
         self._loop = loop
         self._port = port
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        self.transport = PartitionedTransport(transport, self._port)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = PartitionedTransport(cast(asyncio.Transport, transport), self._port)
         self._loop.add_link(self.transport)
         self.inner.connection_made(self.transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._loop.remove_link(self.transport)
         self.inner.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -6,27 +6,42 @@ NODES ?= 3
 DATA ?= data
 PORT ?= 9092
 
+# On a terminal, pip shows its progress.
+QUIET := $(if $(shell test -t 2 && echo yes),,--quiet)
+INSTALL = $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt
+FAILED = { echo "Failed. Run the same command again to continue; if that fails, run 'make clean' first." >&2; exit 1; }
+
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
-.PHONY: help up demo test lint unit soak bench bench-spark clean
+.PHONY: help up demo dist test lint unit soak bench bench-spark clean
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
-	$(BIN)/python -m compileall -q src # once, instead of in each node
-	touch $@
+# A virtualenv whose creation was interrupted has no working pip; it is created again.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "riverrun needs Python 3.11 or newer; for example: make up PYTHON=python3.12" >&2; exit 1; }
+	@$(BIN)/python -c 'import pip._internal.commands.install' 2>/dev/null || \
+		{ echo "Creating the virtualenv $(VENV) (some seconds)"; $(PYTHON) -m venv --clear $(VENV); } || $(FAILED)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "Installing riverrun into $(VENV) (13 packages, about 50 MB, half a minute)"
+	@$(INSTALL) --editable . || $(FAILED)
+	@$(BIN)/python -m compileall -q src # once, instead of in each node
+	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-	touch $@
+	@echo "Installing the dependencies of the tests, with Spark (about 1.2 GB, some minutes)"
+	@$(INSTALL) --editable '.[test]' || $(FAILED)
+	@touch $@
+
+$(VENV)/.installed-spark: $(VENV)/.installed
+	@echo "Installing Spark (about 1 GB, some minutes)"
+	@$(INSTALL) --editable '.[spark]' || $(FAILED)
+	@touch $@
 
 up: $(VENV)/.installed ## install and start three nodes (options: NODES, DATA, PORT)
 	@exec $(BIN)/riverrun up --nodes $(NODES) --data $(DATA) --port $(PORT)
-
-$(VENV)/.installed-spark: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
-	touch $@
 
 demo: $(VENV)/.installed-spark ## three nodes, a clickstream, a pipeline to a table, a killed node, and the proof
 	@exec $(BIN)/python examples/demo.py
@@ -66,5 +81,10 @@ bench: $(VENV)/.installed-test ## compare with Apache Kafka on this machine
 bench-spark: $(VENV)/.installed-test ## compare with Spark's own Kafka connector on this machine
 	$(BIN)/python -m tools.bench_spark
 
+dist: $(VENV)/.installed ## build the wheel and the sdist into dist/
+	@$(INSTALL) hatchling || $(FAILED)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
 clean: ## remove the virtualenv and the caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

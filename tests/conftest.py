@@ -1,11 +1,15 @@
-"""Shared by all tests: a failing test shows the end of the log of every server that it used."""
+"""Shared by all tests: logs of servers in the report of a failing test, and the built wheel."""
 
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.installed import Distributions, Installed, build_distributions, install
+from tests.peers import need
 from tests.processes import Server
 
 # Examples have no deadline, because the machine may be slow.
@@ -28,3 +32,17 @@ def pytest_runtest_makereport(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="rewrite the transcripts of tests/raft")
+
+
+@pytest.fixture(scope="session")
+def distributions() -> Iterator[Distributions]:
+    """The wheel and the sdist of this tree."""
+    with tempfile.TemporaryDirectory(prefix="riverrun-dist-") as folder:
+        yield build_distributions(Path(folder))
+
+
+@pytest.fixture(scope="session")
+def installed(distributions: Distributions) -> Iterator[Installed]:
+    """A virtualenv outside the clone, with the wheel and its extra `chaos`."""
+    with tempfile.TemporaryDirectory(prefix="riverrun-wheel-") as folder:
+        yield need(lambda: install(distributions.wheel, Path(folder)))

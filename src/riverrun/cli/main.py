@@ -48,6 +48,7 @@ COMMANDS = {
     "audit": "riverrun.pipeline.audit.command",
     "simulate": "riverrun.simulation.command",
     "chaos": "riverrun.chaos.command",
+    "docs": "riverrun.cli.docs",
     "version": "riverrun.cli.about",
     "help": "riverrun.cli.about",
 }

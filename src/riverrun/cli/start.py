@@ -67,7 +67,7 @@ def start(
         [],
         "--set",
         metavar="NAME=VALUE",
-        help="Any setting; may be repeated. See docs/settings.md.",
+        help="Any setting; may be repeated. `riverrun docs settings` lists all.",
     ),
 ) -> None:
     """Start one node and run it until Ctrl-C or SIGTERM.

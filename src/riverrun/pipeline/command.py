@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from riverrun.pipeline.declaration.model import Pipeline
 
 NEEDED = ("pyspark", "pyarrow", "deltalake", "fastavro", "grpc_tools", "jsonschema_rs")
-REMEDY = "in a clone: pip install -e '.[spark]' --constraint constraints.txt"
+REMEDY = "pip install 'riverrun[spark]'"
 STOP_SECONDS_MAX = 120
 POLL_SECONDS = 0.2
 REPEATED_SIGNAL_SECONDS = 0.5
 """Signals within this time count as one: timeout(1) signals the process and its group."""
 SPARK_LOST = "Spark's Java process has ended; run the pipeline again to continue"
 TEMPLATE = """\
-# A riverrun pipeline. docs/pipelines.md explains all fields.
+# A riverrun pipeline. `riverrun docs pipelines` explains all fields.
 # Check it with `riverrun pipeline validate`, run it with `riverrun pipeline run`.
 
 [pipeline]
@@ -99,7 +99,7 @@ OtherBootstrap = Annotated[
 def register(app: typer.Typer) -> None:
     pipeline = CommandApp(
         help="Run pipelines on Spark: topics and files to tables and topics. Needs the extra: "
-        "pip install -e '.[spark]' -c constraints.txt in a clone."
+        "pip install 'riverrun[spark]'."
     )
     for name, command in (
         ("init", init),

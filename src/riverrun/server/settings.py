@@ -179,7 +179,7 @@ class NodeSettings:
         for name, text in texts.items():
             if name not in known:
                 near = get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md"
+                hint = f"did you mean {near[0]}?" if near else "`riverrun docs settings` lists them"
                 raise SettingError(name, text, f"unknown setting; {hint}")
         groups = {field: group.from_texts(texts) for field, group in GROUPS.items()}
         made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]

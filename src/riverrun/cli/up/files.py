@@ -150,7 +150,7 @@ def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[st
         values = overridden(values, flags)
         lines = [f"{json.dumps(name)} = {_toml(value)}" for name, value in values.items()]
         node.draft.write_text(
-            "# Settings of one node; see docs/settings.md\n" + "\n".join(lines) + "\n"
+            "# Settings of one node; `riverrun docs settings` lists all\n" + "\n".join(lines) + "\n"
         )
     except tomllib.TOMLDecodeError as error:
         fail(f"cannot read {node.config}: {not_toml(error)}", USAGE)

@@ -15,8 +15,7 @@ from riverrun.pipeline.command import Master, check_extra
 
 def register(app: typer.Typer) -> None:
     audit = CommandApp(
-        help="Prove that all copies are equal. Needs the extra: pip install -e '.[spark]' in a "
-        "clone."
+        help="Prove that all copies are equal. Needs the extra: pip install 'riverrun[spark]'."
     )
     audit.callback()(lambda: None)
     audit.command("replicas")(replicas)

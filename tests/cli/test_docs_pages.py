@@ -1,0 +1,51 @@
+"""``riverrun docs``, and messages that name pages which an installed package has."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from riverrun.cli.docs import page_names
+from riverrun.cli.main import build
+
+ROOT = Path(__file__).parents[2]
+MESSAGE = re.compile(r"riverrun docs ([a-z]+)")
+
+
+def invoke(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build(["docs", *words]), ["docs", *words])
+    return result.exit_code, result.output
+
+
+def test_all_pages_are_listed_with_their_titles() -> None:
+    code, output = invoke("--json")
+    listed = {row["page"]: row["title"] for row in json.loads(output)}
+    assert code == 0
+    assert set(listed) == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
+    assert listed["cli"] == "The command line"
+    assert "cli\tThe command line\n" in invoke()[1]
+
+
+@pytest.mark.parametrize("name", ["testing", "testing.md"])
+def test_a_page_is_printed(name: str) -> None:
+    assert invoke(name) == (0, (ROOT / "docs" / "testing.md").read_text())
+
+
+def test_an_unknown_page_is_not_found() -> None:
+    code, output = invoke("setings")
+    assert code == 4
+    assert "there is no page setings; did you mean settings?" in output
+
+
+def test_messages_name_existing_pages_and_no_files_of_a_clone() -> None:
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        text = path.read_text()
+        if "wire/messages" in path.as_posix() or path.name == "docs.py":
+            continue
+        assert "in a clone" not in text, path
+        assert "pip install -e" not in text, path
+        assert "see docs/" not in text.lower(), path
+        for page in MESSAGE.findall(text):
+            assert page in page_names(), f"{path} names the page {page}"

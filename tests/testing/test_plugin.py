@@ -1,5 +1,7 @@
 """The pytest plugin, in processes of its own."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -57,6 +59,22 @@ def test_the_package_declares_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = project["entry-points"]["pytest11"]["riverrun"]
     assert declared == "riverrun.testing.pytest_plugin"
+
+
+def test_the_plugin_loads_nothing_until_a_fixture_is_used() -> None:
+    program = "import riverrun.testing.pytest_plugin, sys; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = [name for name in found.stdout.split() if name.startswith("riverrun")]
+    assert loaded == ["riverrun", "riverrun.testing", "riverrun.testing.pytest_plugin"]
+    assert not {"msgspec", "uvloop"} & set(found.stdout.split())
+
+
+def test_the_plugin_can_be_disabled(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(riverrun_topic): ...")
+    done = run_pytest(tmp_path, "-p", "no:riverrun")
+    assert "fixture 'riverrun_topic' not found" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

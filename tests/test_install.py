@@ -29,7 +29,7 @@ def test_the_sdist_builds_the_same_wheel(distributions: Distributions, tmp_path:
 
 def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
     [folder] = [at for at in ZipPath(distributions.wheel).iterdir() if "dist-info" in at.name]
-    metadata = PathDistribution(folder).metadata  # type: ignore[arg-type]
+    metadata = PathDistribution(folder).metadata
     assert metadata["Name"] == "riverrun"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"

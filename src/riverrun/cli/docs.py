@@ -63,7 +63,9 @@ def docs(
     if as_json:
         print_json({"page": name, "text": text})
     elif is_terminal():
-        typer.echo_via_pager(text)
+        import pydoc
+
+        pydoc.pager(text)
     else:
         print(text, end="")
 

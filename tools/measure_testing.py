@@ -28,7 +28,7 @@ ROWS = {
     "start": "start, until clients are served",
     "topic": "new topic",
     "record": "write a record and read it",
-    "end": "end, data deleted",
+    "end": "end",
     "processor": "processor time of all processes",
     "memory": "memory of all processes",
 }

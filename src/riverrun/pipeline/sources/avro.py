@@ -91,13 +91,15 @@ class AvroReader:
         self._what = what
         self._start = 0 if writer is None else HEADER_BYTES
         own = column_schema(reader)
-        self._reader = with_native_defaults(prepared(own))
         written = own if writer is None else column_schema(self_contained(writer))
         try:
-            self._writer = prepared(resolvable_writer(written, own))
+            aligned = resolvable_writer(written, own)
         except UnusableSchema as error:
             text = f"{what} is incompatible with the reader's schema: {error}"
             raise UnusableSchema(text) from None
+        self._writer = prepared(aligned)
+        # Equal schemas need no resolution, which takes longer than decoding.
+        self._reader = None if aligned == own else with_native_defaults(prepared(own))
 
     def read(self, data: bytes) -> dict[str, Any]:
         """Raises UndecodableValue."""

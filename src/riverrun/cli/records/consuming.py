@@ -15,8 +15,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from riverrun.cli.records.descriptors import Writer, is_file
-from riverrun.cli.records.end_offsets import EndOffsets
 from riverrun.cli.records.formats import Formatter, PrintedRecord
+from riverrun.cli.records.range_ends import RangeEnds
 from riverrun.cli.records.selection import Start, TopicSelection, place
 from riverrun.cli.support.interrupts import cancel_all, stop_on_signals
 from riverrun.cli.support.output import counted
@@ -156,7 +156,7 @@ class _Printing:
         if plan.timeout_s is not None:
             wait_ms = min(wait_ms, max(1, int(plan.timeout_s * 1000)))
         self._fetcher = Fetcher(pool, wait_ms=wait_ms, lost=self._tell_lost)
-        self._ends = EndOffsets(pool, clock, is_until_end=plan.is_until_end, until_ms=plan.until_ms)
+        self._ends = RangeEnds(pool, clock, is_until_end=plan.is_until_end, until_ms=plan.until_ms)
         self._uncommitted: dict[TopicPartition, int] = {}
         self._loop = asyncio.get_running_loop()
         self._look_at = self._loop.time() + LOOK_S

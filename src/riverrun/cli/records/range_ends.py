@@ -16,7 +16,7 @@ from riverrun.ports.clock import Clock
 from riverrun.records.record import Record
 
 
-class EndOffsets:
+class RangeEnds:
     """``find`` determines the ends, ``cut`` drops the records behind them.
 
     The ends are unknown until ``until_ms``: meanwhile, partitions are read as records arrive.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from riverrun.cluster.brokers.heartbeats import heartbeat
 from riverrun.cluster.brokers.modes import BROKER_MODE, is_emptied, resting
-from riverrun.cluster.brokers.registration import retire
 from riverrun.cluster.configs.alter_configs import incremental_alter_configs
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.elect_leaders import balance, elect_leaders, hand_over
@@ -25,6 +25,7 @@ from riverrun.wire.messages.alter_partition_reassignments_request import (
 )
 from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest, TopicPartitions
 from tests.cluster.fakes import make_configs, replayed
+from tests.cluster.messages import heartbeat_request
 from tests.cluster.states import NAME, P, after, cluster, state
 
 CONFIGS = make_configs()
@@ -141,21 +142,33 @@ def test_mode_is_a_setting_of_one_broker(resource: str, mode: str, code: ErrorCo
     assert decision.response.responses[0].error_code is code
 
 
-def retired(image: Image, *, alive: bool = False) -> tuple[NodeId, ...]:
-    return retire(CONFIGS, image, lambda broker: alive).response
+def stopping(image: Image, node: int) -> Image:
+    """The image after the heartbeat of a broker that wants to stop."""
+    request = heartbeat_request(image, node, want_shut_down=True)
+    return replayed(image, heartbeat(CONFIGS, image, request, may_leave=True).records)
 
 
-def test_decommissioned_broker_that_stopped_is_unregistered() -> None:
-    image = in_mode(cluster(P(2, (2, 3), replicas=(2, 3)), fenced=(1,)), 1, "decommissioning")
-    decision = retire(CONFIGS, image, lambda broker: False)
-    assert decision.response == (1,)
-    assert NodeId(1) not in replayed(image, decision.records).brokers
+def test_decommissioned_broker_that_stops_is_unregistered() -> None:
+    image = in_mode(cluster(P(2, (2, 3), replicas=(2, 3))), 1, "decommissioning")
+    assert NodeId(1) not in stopping(image, 1).brokers
 
 
-def test_decommissioned_broker_stays_registered_while_it_lives_or_holds_replicas() -> None:
-    emptied = cluster(P(2, (2, 3), replicas=(2, 3)), fenced=(1,))
-    assert retired(in_mode(emptied, 1, "decommissioning"), alive=True) == ()
-    assert retired(in_mode(cluster(P(2, (2, 3)), fenced=(1,)), 1, "decommissioning")) == ()
-    assert retired(in_mode(cluster(P(2, (2,), replicas=(2,))), 1, "decommissioning")) == ()
-    assert retired(in_mode(emptied, 1, "maintenance")) == ()
-    assert retired(emptied) == ()
+@pytest.mark.parametrize(
+    ("partition", "mode"),
+    [
+        (P(2, (1, 2, 3)), "decommissioning"),
+        (P(2, (2, 3), replicas=(2, 3)), "maintenance"),
+        (P(2, (2, 3), replicas=(2, 3)), "active"),
+    ],
+)
+def test_broker_with_replicas_or_in_another_mode_stays_registered(partition: P, mode: str) -> None:
+    image = stopping(in_mode(cluster(partition), 1, mode), 1)
+    assert image.brokers[NodeId(1)].is_fenced
+    assert (resting(image) == (1,)) is (mode != "active")
+
+
+def test_decommissioned_broker_that_is_only_silent_stays_registered() -> None:
+    image = in_mode(cluster(P(2, (2, 3), replicas=(2, 3))), 1, "decommissioning")
+    silent = replayed(image, fence(CONFIGS, image, [NodeId(1)]))
+    assert is_emptied(silent, NodeId(1))
+    assert silent.brokers[NodeId(1)].is_fenced

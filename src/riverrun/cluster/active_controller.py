@@ -7,8 +7,7 @@ image is committed.
 
 Besides serving requests, the active controller fences brokers whose session expires, probes suspect
 brokers, elects leaders for partitions that have none, hands over the leaderships of brokers in
-maintenance, unregisters decommissioned brokers that have stopped, and moves leadership back to
-preferred replicas.
+maintenance, and moves leadership back to preferred replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from riverrun.cluster.brokers.heartbeats import heartbeat
-from riverrun.cluster.brokers.registration import RegistrationContext, register, retire, unregister
+from riverrun.cluster.brokers.registration import RegistrationContext, register, unregister
 from riverrun.cluster.brokers.sessions import Sessions
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import RECORDS_MAX, Decision
@@ -327,7 +326,6 @@ class ActiveController:
         if now >= self._hand_over_at:
             self._hand_over_at = now + HAND_OVER_SECONDS
             self._attempt("hand-over of leadership", self._hand_over)
-            self._attempt("removal of decommissioned brokers", self._retire)
         if settings.auto_rebalance and now >= self._balance_at:
             self._balance_at = now + settings.imbalance_check_s
             self._attempt("leader rebalance", self._balance)
@@ -345,16 +343,6 @@ class ActiveController:
         decision = hand_over(self._configs, image)
         if decision.response:
             self._hand_over_at = 0.0
-        return decision
-
-    def _retire(self, image: Image) -> Decision[tuple[NodeId, ...]]:
-        now = self._clock.monotonic()
-        decision = retire(
-            self._configs, image, lambda one: self.sessions.is_valid(one.id, one.epoch, now)
-        )
-        for node in decision.response:
-            log.info("decommissioned broker unregistered", broker=node)
-            self.sessions.closed(node)
         return decision
 
     def _fence(self, nodes: Collection[NodeId]) -> None:

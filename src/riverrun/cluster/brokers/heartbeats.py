@@ -5,7 +5,8 @@
       └── wants to be fenced, expired ───────┴─────────────────────────┘
 
 A leaving broker may stop when it leads no partition and all active brokers have read that. From
-then on, these brokers direct clients to the new leaders.
+then on, these brokers direct clients to the new leaders. A decommissioned broker that stops and
+holds no replica any more is unregistered.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from riverrun.cluster.brokers.modes import is_emptied
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
@@ -93,6 +95,8 @@ def heartbeat(
             records += leadership.unfence(configs, image, broker.id)
         case BrokerState.LEAVING:
             records += leadership.begin_shutdown(configs, image, broker.id)
+        case BrokerState.GONE if _is_retiring(image, broker, request):
+            records += leadership.unregister(configs, image, broker.id)
         case BrokerState.FENCED | BrokerState.GONE:
             records += leadership.fence(configs, image, (broker.id,))
     if not records and not _is_all_offline(broker, request):
@@ -107,6 +111,15 @@ def heartbeat(
             is_fenced=state in (BrokerState.FENCED, BrokerState.GONE),
             should_shut_down=state is BrokerState.GONE,
         ),
+    )
+
+
+def _is_retiring(image: Image, broker: BrokerImage, request: BrokerHeartbeatRequest) -> bool:
+    """A broker that is only silent may come back, so it must have asked to stop."""
+    return (
+        request.want_shut_down
+        and is_emptied(image, broker.id)
+        and not leadership.holds_any(image, broker.id)
     )
 
 

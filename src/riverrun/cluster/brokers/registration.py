@@ -12,13 +12,12 @@ it may be a second node with the same id. Then the broker with the valid session
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from msgspec import Struct
 
-from riverrun.cluster.brokers.modes import is_emptied
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import (
@@ -45,7 +44,6 @@ from riverrun.wire.messages.unregister_broker_response import UnregisterBrokerRe
 
 if TYPE_CHECKING:
     from riverrun.cluster.configs.node_configs import Configs
-    from riverrun.metadata.records import Record
     from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
     from riverrun.wire.messages.controller_registration_request import ControllerRegistrationRequest
     from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
@@ -204,24 +202,6 @@ def unregister(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None
         ),
     )
-
-
-def retire(
-    configs: Configs, image: Image, is_alive: Callable[[BrokerImage], bool]
-) -> Decision[tuple[NodeId, ...]]:
-    """Remove decommissioned brokers that have stopped and hold no replica any more."""
-    gone = [
-        broker.id
-        for broker in image.brokers.values()
-        if broker.is_fenced
-        and is_emptied(image, broker.id)
-        and not is_alive(broker)
-        and not leadership.holds_any(image, broker.id)
-    ]
-    records: list[Record] = []
-    for node in gone:
-        records += leadership.unregister(configs, image, node)
-    return Decision(records=tuple(records), response=tuple(gone))
 
 
 def register_controller(

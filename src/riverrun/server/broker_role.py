@@ -118,14 +118,7 @@ class BrokerRole:
             leader_throttle=Throttle(
                 settings.node_id, settings.replication.leader_throttled_rate, leader_list
             ),
-            groups=GroupCoordinators(
-                settings.group,
-                clock=node.clock,
-                randomness=node.randomness,
-                metrics=node.metrics,
-                partitions=lambda: _offsets_partitions(node),
-                failed=on_bug,
-            ),
+            groups=_build_groups(node, on_bug),
             fetch_sessions=FetchSessions(settings.replication.fetch_sessions_max, node.randomness),
             lifecycle=lifecycle,
             producer_ids=ProducerIds(lifecycle, channels.open("producer-ids")),
@@ -295,6 +288,17 @@ class BrokerRole:
             "damaged": {str(partition.name): partition.log.damage for partition in damaged},
             "is_disk_full": self.services.log_manager.is_disk_full,
         }
+
+
+def _build_groups(node: NodeServices, on_bug: Callable[[BaseException], None]) -> GroupCoordinators:
+    return GroupCoordinators(
+        node.settings.group,
+        clock=node.clock,
+        randomness=node.randomness,
+        metrics=node.metrics,
+        partitions=lambda: _offsets_partitions(node),
+        failed=on_bug,
+    )
 
 
 def _offsets_partitions(node: NodeServices) -> int:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.server.metrics.end_offsets import SAMPLES_MAX, EndOffsets
+from riverrun.server.metrics.end_offsets import SAMPLES_MAX, EndOffsetHistory
 
 
-def sampled(*samples: tuple[float, int]) -> EndOffsets:
-    made = EndOffsets()
+def sampled(*samples: tuple[float, int]) -> EndOffsetHistory:
+    made = EndOffsetHistory()
     for now, end in samples:
         made.note(now, end)
     return made
@@ -41,7 +41,7 @@ def test_truncated_log_starts_again() -> None:
 
 def test_steady_consumer_has_a_steady_age() -> None:
     """A group that is always 30 s behind, however long it is observed."""
-    history = EndOffsets()
+    history = EndOffsetHistory()
     for second in range(0, 20_000, 15):
         history.note(float(second), second * 100)
         if second >= 60:
@@ -56,7 +56,7 @@ def test_steady_consumer_has_a_steady_age() -> None:
     )
 )
 def test_samples_are_bounded_and_ages_fall_with_the_offset(steps: list[tuple[float, int]]) -> None:
-    history, now, end = EndOffsets(), 0.0, 0
+    history, now, end = EndOffsetHistory(), 0.0, 0
     for seconds, records in steps:
         now, end = now + seconds, end + records
         history.note(now, end)

@@ -15,7 +15,7 @@ SAMPLES_MAX: Final = 64
 last 8 minutes have the full resolution, and older ones a coarser one."""
 
 
-class EndOffsets:
+class EndOffsetHistory:
     __slots__ = ("_ends", "_times")
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from riverrun.ports.aio import LogLimiter, Yielder
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.replicas import Replicas
-from riverrun.server.metrics.end_offsets import EndOffsets
+from riverrun.server.metrics.end_offsets import EndOffsetHistory
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.list_offsets_request import (
     ListOffsetsPartition,
@@ -47,6 +47,8 @@ log = structlog.get_logger("riverrun.metrics")
 
 PartitionKey = tuple[str, int]
 """Topic and partition."""
+ReadLag = Callable[[EndOffsetHistory, int, int], float]
+"""A lag, from the history of a partition, the committed offset and the end offset."""
 
 
 class GroupLag:
@@ -70,7 +72,7 @@ class GroupLag:
         self._image = image
         self._endpoint_of = endpoint_of
         self._clock = clock
-        self._history: dict[PartitionKey, EndOffsets] = {}
+        self._history: dict[PartitionKey, EndOffsetHistory] = {}
         self._ends: Mapping[PartitionKey, int] = {}
         """Only those of the last refresh."""
         self._refreshed_at: float | None = None
@@ -80,7 +82,7 @@ class GroupLag:
         self._declare(metrics)
 
     def _declare(self, metrics: Metrics) -> None:
-        def by_group(name: str, doc: str, read: Callable[[EndOffsets, int, int], float]) -> None:
+        def by_group(name: str, doc: str, read: ReadLag) -> None:
             metrics.gauges(name, doc, lambda: self._samples(read))
 
         by_group(
@@ -99,14 +101,14 @@ class GroupLag:
     def _measured(self) -> Iterator[CommittedPartition]:
         return islice(self._committed(), self._lags_max)
 
-    def _samples(self, read: Callable[[EndOffsets, int, int], float]) -> Iterator[Sample]:
+    def _samples(self, read: ReadLag) -> Iterator[Sample]:
         for group, topic, partition, offset in self._measured():
             end = self._ends.get((topic, partition))
             if end is not None:
                 labels = {"group": group, "topic": topic, "partition": str(partition)}
                 yield labels, read(self._history[topic, partition], offset, end)
 
-    def _seconds(self, history: EndOffsets, offset: int, end: int) -> float:
+    def _seconds(self, history: EndOffsetHistory, offset: int, end: int) -> float:
         return history.age(offset, self._clock.monotonic()) if offset < end else 0.0
 
     # End offsets
@@ -138,7 +140,7 @@ class GroupLag:
         for found in await asyncio.gather(*(self._ask_leader(*one) for one in remote.items())):
             ends.update(found)
         now = self._clock.monotonic()
-        self._history = {key: self._history.get(key) or EndOffsets() for key in wanted}
+        self._history = {key: self._history.get(key) or EndOffsetHistory() for key in wanted}
         for key, end in ends.items():
             self._history[key].note(now, end)
         return ends

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import Availability, PlacementBroker
-from riverrun.placement.planner.layout import Layout, LayoutBuilder
+from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.placement.planner.plan import Purpose, make_plan
 from tools.kafka_placer import kafka_place
 
@@ -39,7 +39,7 @@ def brokers_of(count: int, case: str) -> list[PlacementBroker]:
     return known
 
 
-def layout_of(partitions: int, brokers: int, topic_size: int, case: str) -> Layout:
+def layout_of(partitions: int, brokers: int, topic_size: int, case: str) -> ClusterLayout:
     rng = random.Random(7)
     builder = LayoutBuilder(brokers_of(brokers, case))
     # With "joins", a twentieth of the brokers is new and empty.

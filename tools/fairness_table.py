@@ -19,7 +19,7 @@ from riverrun.placement.brokers import PlacementBroker, PlacementPolicy
 from riverrun.placement.new_partitions import place
 from riverrun.placement.planner.board import Board
 from riverrun.placement.planner.fairness import failover_max_over_mean, measure
-from riverrun.placement.planner.layout import Layout, LayoutBuilder
+from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.placement.planner.plan import make_plan
 from tools.kafka_placer import kafka_place
 
@@ -64,7 +64,7 @@ def by_riverrun(racks: Sequence[str | None], topics: Topics) -> Placed:
     return placed
 
 
-def layout_of(racks: Sequence[str | None], placed: Placed) -> Layout:
+def layout_of(racks: Sequence[str | None], placed: Placed) -> ClusterLayout:
     builder = LayoutBuilder(
         PlacementBroker(id=NodeId(n), rack=rack) for n, rack in enumerate(racks)
     )
@@ -74,7 +74,7 @@ def layout_of(racks: Sequence[str | None], placed: Placed) -> Layout:
     return builder.build()
 
 
-def figures(layout: Layout) -> str:
+def figures(layout: ClusterLayout) -> str:
     board = Board(layout)
     first = array("i", [layout.replicas[start] for start in layout.starts[:-1]])
     found = measure(layout, layout.replicas, first, board.before)

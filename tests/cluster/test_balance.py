@@ -8,7 +8,7 @@ from riverrun.cluster.balance import PartitionLoad, partition_now, planner_layou
 from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.metadata.image import Image
 from riverrun.model.ids import NodeId
-from riverrun.placement.planner.layout import Layout
+from riverrun.placement.planner.layout import ClusterLayout
 from riverrun.placement.planner.plan import Goal, Purpose, make_plan
 from riverrun.placement.planner.schedule import next_step
 from tests.cluster.fakes import make_configs, replayed
@@ -16,7 +16,7 @@ from tests.cluster.states import NAME, P, cluster
 from tests.cluster.test_placement import setting
 
 
-def layout(image: Image, *, gone: tuple[int, ...] = (), factor: int | None = None) -> Layout:
+def layout(image: Image, *, gone: tuple[int, ...] = (), factor: int | None = None) -> ClusterLayout:
     return planner_layout(
         make_configs(),
         image,

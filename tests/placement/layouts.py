@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import Availability, BrokerLoad, PlacementBroker, PlacementPolicy
 from riverrun.placement.new_partitions import place
-from riverrun.placement.planner.layout import Layout, LayoutBuilder
+from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.placement.planner.plan import Plan
 
 Key = tuple[str, int]
@@ -29,7 +29,7 @@ class World:
     in_sync: dict[Key, int] = field(default_factory=dict)
     pinned: list[Key] = field(default_factory=list)
 
-    def layout(self, replication_factor: int | None = None) -> Layout:
+    def layout(self, replication_factor: int | None = None) -> ClusterLayout:
         builder = LayoutBuilder(self.brokers)
         for key, nodes in self.replicas.items():
             builder.add(

@@ -144,7 +144,13 @@ def test_only_the_replicas_of_a_leaving_broker_move(
     assert not plan.unplaced
     expected = Goal.REPAIR if why == "gone" else Goal.DRAIN
     assert all(move.goal is expected for move in plan.moves)
-    assert spread(before.after(plan).counts()) <= 2
+
+
+def test_replicas_of_a_leaving_broker_spread_over_the_others() -> None:
+    before = world(7, [(30, 3), (20, 2), (40, 1)], seed=4, even=True)
+    before = before.with_state(0, Availability.DRAINING)
+    after = before.after(make_plan(before.layout(), Purpose.REPAIR))
+    assert spread(after.counts()) <= 1
 
 
 @given(st.integers(2, 8), topic_lists, seeds)

@@ -17,7 +17,7 @@ from riverrun.cluster.partitions.placement import (
 from riverrun.metadata.image import NO_LEADER, Image, PartitionImage
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.brokers import Availability
-from riverrun.placement.planner.layout import Layout, LayoutBuilder
+from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.placement.planner.schedule import PartitionNow
 
 
@@ -41,7 +41,7 @@ def planner_layout(
     loads: PartitionLoads,
     gone: Collection[NodeId] = (),
     replication_factors: Mapping[TopicName, int] | None = None,
-) -> Layout:
+) -> ClusterLayout:
     """The cluster as a plan sees it.
 
     ``gone`` are fenced brokers whose replicas are to be replaced. ``replication_factors`` asks for

@@ -14,13 +14,13 @@ EDGES_MAX: Final = 50_000
 """Steps of one search for a chain. A cluster that needs longer ones is left slightly uneven."""
 
 
-class Members(Protocol):
+class PossibleLeaders(Protocol):
     """The possible leaders of each partition."""
 
     def __getitem__(self, partition: int, /) -> Iterable[int]: ...
 
 
-class Held(Protocol):
+class HeldPartitions(Protocol):
     """The partitions that a broker could lead."""
 
     def __call__(self, broker: int, /) -> Iterable[int]: ...
@@ -47,11 +47,11 @@ class LeaderSpread:
 
     def __init__(
         self,
-        members: Members,
+        members: PossibleLeaders,
         leaders: MutableSequence[int],
         counts: Counts,
         *,
-        held: Held | None = None,
+        held: HeldPartitions | None = None,
         allows: Callable[[int, int, int], bool] = _anything,
         changed: Callable[[int, int, int], None] = _nothing,
     ) -> None:
@@ -65,7 +65,7 @@ class LeaderSpread:
             self._led.setdefault(leader, []).append(partition)
         self._held = held if held is not None else self._held_by_all()
 
-    def _held_by_all(self) -> Held:
+    def _held_by_all(self) -> HeldPartitions:
         found: dict[int, list[int]] = {}
         for partition in range(len(self._leaders)):
             for broker in self._members[partition]:

@@ -13,7 +13,7 @@ from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.placement.brokers import Availability, BrokerLoad, PlacementBroker
-from riverrun.placement.planner.layout import Layout, LayoutBuilder
+from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
@@ -237,7 +237,7 @@ def layout_of(
     *,
     draining: Collection[int] = (),
     resized: Mapping[str, int] | None = None,
-) -> Layout:
+) -> ClusterLayout:
     """The input of a plan. ``draining`` brokers are emptied; ``resized`` topics get this many
     replicas, if they have fewer."""
     held: dict[int, int] = {}

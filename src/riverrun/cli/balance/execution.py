@@ -20,13 +20,13 @@ from riverrun.client.pool import ClusterUnreachable, ConnectionPool
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.placement.planner.plan import PlannedMove
-from riverrun.placement.planner.schedule import MoveLimits, PartitionNow, Step, next_step
+from riverrun.placement.planner.schedule import MoveLimits, PartitionNow, ScheduleStep, next_step
 
 LOOK_EVERY_SECONDS = 0.5
 OUTAGE_SECONDS_MAX = 60.0
 """How long the cluster may be unreachable before the execution gives up."""
 
-Report = Callable[[Step], None]
+Report = Callable[[ScheduleStep], None]
 
 
 @dataclass(slots=True, kw_only=True)

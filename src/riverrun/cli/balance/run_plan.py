@@ -24,7 +24,7 @@ from riverrun.cli.support.session import run
 from riverrun.client.pool import ConnectionPool
 from riverrun.placement.planner.estimate import Estimate, estimate
 from riverrun.placement.planner.plan import Plan
-from riverrun.placement.planner.schedule import MoveLimits, Step
+from riverrun.placement.planner.schedule import MoveLimits, ScheduleStep
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class PlanRun:
     def _time_needed(self, plan: Plan) -> Estimate | None:
         return None if self.rate is None else estimate(plan.moves, throttle=float(self.rate))
 
-    def _report(self, step: Step) -> None:
+    def _report(self, step: ScheduleStep) -> None:
         """Progress: one line that is rewritten on a terminal, a line per change elsewhere."""
         total = step.done + step.moving + step.waiting + len(step.start) + step.dropped
         text = f"{step.done} of {counted(total, 'move')} done, {step.moving} under way"

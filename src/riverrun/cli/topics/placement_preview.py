@@ -271,7 +271,8 @@ def tables_of_preview(preview: PlacementPreview, *, is_terminal: bool) -> list[T
         Table(
             kind="broker",
             columns=(
-                "broker", "rack", "state", "replicas", "then", "leaders", "then ", "note",
+                "broker", "rack", "state", "replicas", "replicas after", "leaders",
+                "leaders after", "note",
             ),
             rows=brokers,
             optional=("rack", "note"),

@@ -14,7 +14,7 @@ from typing import Final
 
 from riverrun.placement.brokers import DISK_CEILING, Availability
 from riverrun.placement.planner.fairness import BrokerSums
-from riverrun.placement.planner.layout import MISSING, Layout
+from riverrun.placement.planner.layout import MISSING, ClusterLayout
 from riverrun.placement.shares import RackRule, rack_rule, shares
 
 RACK_HEAPS_MAX: Final = 16
@@ -34,7 +34,7 @@ LEAVING: Final = (Availability.DRAINING, Availability.GONE)
 class Board:
     """Mutable, and owned by one plan."""
 
-    def __init__(self, layout: Layout, *, disk_ceiling: float = DISK_CEILING) -> None:
+    def __init__(self, layout: ClusterLayout, *, disk_ceiling: float = DISK_CEILING) -> None:
         self.layout = layout
         self.replicas = layout.replicas[:]
         self.goals = bytearray(len(self.replicas))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from riverrun.placement.brokers import Availability
-from riverrun.placement.planner.layout import MISSING, Layout
+from riverrun.placement.planner.layout import MISSING, ClusterLayout
 
 
 class Fairness(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class BrokerSums(NamedTuple):
 
 
 def measure(
-    layout: Layout, replicas: array[int], leaders: array[int], sums: BrokerSums
+    layout: ClusterLayout, replicas: array[int], leaders: array[int], sums: BrokerSums
 ) -> BalanceFigures:
     """The figures of a layout with these replicas and leaders."""
     leads = [0.0] * len(layout.brokers)
@@ -103,7 +103,7 @@ def measure(
 
 
 def _topic_spread(
-    layout: Layout, held: array[int], active: Sequence[int], starts: array[int] | None
+    layout: ClusterLayout, held: array[int], active: Sequence[int], starts: array[int] | None
 ) -> int:
     """The largest spread of a topic. ``starts`` maps partitions to slots, None to themselves."""
     worst = 0
@@ -119,7 +119,9 @@ def _topic_spread(
     return worst
 
 
-def failover_max_over_mean(layout: Layout, replicas: array[int], leaders: array[int]) -> float:
+def failover_max_over_mean(
+    layout: ClusterLayout, replicas: array[int], leaders: array[int]
+) -> float:
     """The most leaders of any broker after the loss of any one other, relative to the mean.
 
     A partition is then led by its first remaining active replica.

@@ -19,7 +19,7 @@ MISSING: Final = -1
 IN_SYNC_MAX: Final = 255
 
 
-class Layout:
+class ClusterLayout:
     """Immutable by convention: a plan works on copies."""
 
     def __init__(self, brokers: Iterable[PlacementBroker]) -> None:
@@ -57,7 +57,7 @@ class LayoutBuilder:
     """Adds partitions, topic by topic. Replicas on unknown brokers count as gone."""
 
     def __init__(self, brokers: Iterable[PlacementBroker]) -> None:
-        self._layout = Layout(brokers)
+        self._layout = ClusterLayout(brokers)
 
     def add(
         self,
@@ -109,7 +109,7 @@ class LayoutBuilder:
             layout.brokers.append(PlacementBroker(id=node, availability=Availability.GONE))
         return found
 
-    def build(self) -> Layout:
+    def build(self) -> ClusterLayout:
         """The layout. If no rates are known, sizes stand in for them."""
         layout = self._layout
         if not layout.has_rates:

@@ -23,7 +23,7 @@ from riverrun.placement.brokers import DISK_CEILING, Availability
 from riverrun.placement.planner.board import Board
 from riverrun.placement.planner.evacuation import Unplaced, evacuate, mend_racks
 from riverrun.placement.planner.fairness import BalanceFigures, measure
-from riverrun.placement.planner.layout import MISSING, Layout
+from riverrun.placement.planner.layout import MISSING, ClusterLayout
 from riverrun.placement.planner.leadership import LeaderPlan
 from riverrun.placement.planner.resources import ResourceEvener, bytes_in_of, disk_of
 from riverrun.placement.planner.spreading import Spreader
@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def make_plan(
-    layout: Layout,
+    layout: ClusterLayout,
     purpose: Purpose = Purpose.BALANCE,
     *,
     disk_ceiling: float = DISK_CEILING,

@@ -43,7 +43,7 @@ class MoveState(Enum):
     """The partition is gone, or something else changed its replicas since the plan was made."""
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class ScheduleStep(Struct, frozen=True, kw_only=True):
     """What to start now, and how many moves are in which state."""
 
     start: tuple[PlannedMove, ...]
@@ -76,7 +76,7 @@ def next_step(
     *,
     limits: MoveLimits | None = None,
     others_in_flight: Iterable[PlannedMove] = (),
-) -> Step:
+) -> ScheduleStep:
     """The moves to start, in the order of the plan, as far as the limits allow.
 
     ``others_in_flight`` are reassignments that the plan did not start; they count for the limits.
@@ -118,7 +118,7 @@ def next_step(
                 started.append(move)
                 in_flight += 1
                 _count(move, leader, sources, destinations)
-    return Step(
+    return ScheduleStep(
         start=tuple(started),
         waiting=states[MoveState.WAITING] - len(started),
         moving=states[MoveState.MOVING],

@@ -11,7 +11,7 @@ import pytest
 
 from riverrun.ports.files import write_atomically
 from riverrun.testing.faults.control import FaultsFile, NodeFaults, answer
-from riverrun.testing.faults.disk import DiskSpace, LimitedFiles
+from riverrun.testing.faults.disk import FillableDisk, LimitedFiles
 from riverrun.testing.faults.network import PartitionedLoop
 
 SILENCE_SECONDS = 0.2
@@ -19,17 +19,17 @@ WAIT_SECONDS_MAX = 30.0
 
 
 @pytest.fixture
-def space() -> DiskSpace:
-    return DiskSpace()
+def space() -> FillableDisk:
+    return FillableDisk()
 
 
 @pytest.fixture
-def files(space: DiskSpace) -> LimitedFiles:
+def files(space: FillableDisk) -> LimitedFiles:
     return LimitedFiles(space)
 
 
 def test_a_file_on_a_full_disk_cannot_grow_but_be_overwritten(
-    files: LimitedFiles, space: DiskSpace, tmp_path: Path
+    files: LimitedFiles, space: FillableDisk, tmp_path: Path
 ) -> None:
     file = files.open(str(tmp_path / "log"), create=True)
     file.write_at(0, b"12345")
@@ -47,7 +47,7 @@ def test_a_file_on_a_full_disk_cannot_grow_but_be_overwritten(
 
 
 def test_only_metadata_uses_the_space_of_deleted_files(
-    files: LimitedFiles, space: DiskSpace, tmp_path: Path
+    files: LimitedFiles, space: FillableDisk, tmp_path: Path
 ) -> None:
     folder = tmp_path / "__cluster_metadata-0"
     folder.mkdir()

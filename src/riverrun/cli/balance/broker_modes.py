@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from riverrun.cli.balance.cluster_state import (
     BROKER_RESOURCE,
     MODE,
-    ClusterState,
+    ClusterView,
     PartitionState,
     ask_partitions,
 )
@@ -43,7 +43,7 @@ class MaintenanceEffect:
     not_writable: tuple[str, ...]
 
 
-def effect_of(state: ClusterState, node: int) -> MaintenanceEffect:
+def effect_of(state: ClusterView, node: int) -> MaintenanceEffect:
     held = state.held_by(node)
     offline, not_writable = [], []
     for one in held:

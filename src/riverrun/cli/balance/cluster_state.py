@@ -62,7 +62,7 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerState:
+class BrokerView:
     id: int
     rack: str | None
     is_fenced: bool
@@ -71,8 +71,8 @@ class BrokerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
-    brokers: Mapping[int, BrokerState]
+class ClusterView:
+    brokers: Mapping[int, BrokerView]
     partitions: Sequence[PartitionState]
     """The partitions of a topic are consecutive, in their order."""
     copy_bytes: Mapping[tuple[int, TopicPartition], int]
@@ -93,7 +93,7 @@ class ClusterState:
     def held_by(self, node: int) -> list[PartitionState]:
         return [one for one in self.partitions if node in one.replicas]
 
-    def broker(self, node: int) -> BrokerState:
+    def broker(self, node: int) -> BrokerView:
         found = self.brokers.get(node)
         if found is None:
             raise _no_broker(node)
@@ -107,7 +107,7 @@ def _no_broker(node: int) -> NotFound:
     return NotFound(f"broker {node} does not exist; `riverrun cluster nodes` lists the brokers")
 
 
-async def ask_state(pool: ConnectionPool, *, needed: int | None = None) -> ClusterState:
+async def ask_state(pool: ConnectionPool, *, needed: int | None = None) -> ClusterView:
     """Everything that a plan needs. Raises ``NotFound`` if a needed broker does not exist."""
     brokers = await _ask_brokers(pool)
     if needed is not None and needed not in brokers:
@@ -115,7 +115,7 @@ async def ask_state(pool: ConnectionPool, *, needed: int | None = None) -> Clust
     partitions = await ask_partitions(pool)
     directories = await ask_directories(pool)
     names = list(dict.fromkeys(one.at.topic for one in partitions))
-    return ClusterState(
+    return ClusterView(
         brokers=brokers,
         partitions=partitions,
         copy_bytes={(row.node, at): size for row in directories for at, size in row.sizes.items()},
@@ -172,7 +172,7 @@ async def _ask_moves(pool: ConnectionPool) -> dict[TopicPartition, _Move]:
     }
 
 
-async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerState]:
+async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
     """The brokers with their modes. A node that is down does not report its mode."""
     cluster = await ask_brokers(pool)
     await pool.metadata(())
@@ -192,7 +192,7 @@ async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerState]:
     answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_CONFIGS, limit_s=ANSWER_SECONDS_MAX)
     settings = {node: _values(answer) for node, answer in answers.items()}
     return {
-        broker.broker_id: BrokerState(
+        broker.broker_id: BrokerView(
             id=broker.broker_id,
             rack=broker.rack,
             is_fenced=broker.is_fenced,
@@ -233,7 +233,7 @@ async def _ask_min_in_sync(pool: ConnectionPool, names: Sequence[str]) -> dict[s
 
 
 def layout_of(
-    state: ClusterState,
+    state: ClusterView,
     *,
     draining: Collection[int] = (),
     resized: Mapping[str, int] | None = None,
@@ -274,7 +274,7 @@ def layout_of(
     return builder.build()
 
 
-def _availability(broker: BrokerState, draining: Collection[int]) -> Availability:
+def _availability(broker: BrokerView, draining: Collection[int]) -> Availability:
     if broker.id in draining or broker.mode == DECOMMISSIONING:
         return Availability.DRAINING
     if broker.is_cordoned:
@@ -282,7 +282,7 @@ def _availability(broker: BrokerState, draining: Collection[int]) -> Availabilit
     return Availability.FENCED if broker.is_fenced else Availability.ACTIVE
 
 
-def _load(state: ClusterState, node: int, replicas: int) -> BrokerLoad | None:
+def _load(state: ClusterView, node: int, replicas: int) -> BrokerLoad | None:
     disk = state.disks.get(node)
     if disk is None:
         return None

@@ -24,7 +24,7 @@ from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
     from riverrun.cli.balance.broker_modes import MaintenanceEffect
-    from riverrun.cli.balance.cluster_state import ClusterState
+    from riverrun.cli.balance.cluster_state import ClusterView
     from riverrun.client.pool import ConnectionPool
     from riverrun.model.ids import TopicPartition
 
@@ -260,7 +260,7 @@ def maintenance(
 
 
 def _check_maintenance(
-    state: ClusterState, node: int, effect: MaintenanceEffect, *, is_forced: bool
+    state: ClusterView, node: int, effect: MaintenanceEffect, *, is_forced: bool
 ) -> None:
     from riverrun.cli.balance.broker_modes import named
     from riverrun.cli.balance.cluster_state import MAINTENANCE

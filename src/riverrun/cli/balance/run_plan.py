@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-from riverrun.cli.balance.cluster_state import ClusterState
+from riverrun.cli.balance.cluster_state import ClusterView
 from riverrun.cli.balance.execution import ExecutionResult, execute
 from riverrun.cli.balance.plan_report import (
     SHOWN_MAX,
@@ -32,7 +32,7 @@ class PlanRun:
     """One command that runs a plan. With ``as_json`` everything is printed once, at the end."""
 
     bootstrap: str
-    state: ClusterState
+    state: ClusterView
     rate: int | None
     as_json: bool
     _described: dict[str, object] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cli.balance.cluster_state import ClusterState
+    from riverrun.cli.balance.cluster_state import ClusterView
     from riverrun.placement.planner.plan import Plan
 
 
@@ -67,7 +67,7 @@ def move(
         fail(f"--to {to}: expected ids of different nodes, such as 1,2,3", USAGE)
     target = tuple(int(node) for node in nodes)
 
-    def plan(state: ClusterState) -> Plan:
+    def plan(state: ClusterView) -> Plan:
         for node in target:
             state.broker(node)
         return targets_plan(state, name, indexes, lambda _: target)
@@ -104,6 +104,20 @@ def rebalance(
     )
 
 
+def change_replicas(
+    bootstrap: str, topic: str, replicas: int, throttle: str | None, *, is_quiet: bool
+) -> None:
+    """Change the replication factor of a topic, and wait for the end."""
+    from riverrun.cli.balance.topic_plans import resize_plan
+
+    run_topic_plan(
+        bootstrap,
+        lambda state: resize_plan(state, topic, replicas),
+        PlanWish(throttle=throttle),
+        is_quiet=is_quiet,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWish:
     """What the user wants to happen with a plan."""
@@ -115,7 +129,7 @@ class PlanWish:
 
 def run_topic_plan(
     bootstrap: str,
-    make: Callable[[ClusterState], Plan],
+    make: Callable[[ClusterView], Plan],
     wish: PlanWish,
     *,
     as_json: bool = False,

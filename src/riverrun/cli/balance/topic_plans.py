@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from riverrun.cli.balance.cluster_state import ClusterState, PartitionState, layout_of
+from riverrun.cli.balance.cluster_state import ClusterView, PartitionState, layout_of
 from riverrun.cli.support.session import NotFound
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
@@ -17,7 +17,7 @@ Target = Callable[[PartitionState], tuple[int, ...]]
 
 
 def partitions_of(
-    state: ClusterState, topic: str, indexes: frozenset[int] | None = None
+    state: ClusterView, topic: str, indexes: frozenset[int] | None = None
 ) -> list[PartitionState]:
     """The partitions of a topic. Raises ``NotFound`` for unknown ones and an error for moving
     ones."""
@@ -40,7 +40,7 @@ def partitions_of(
 
 
 def targets_plan(
-    state: ClusterState, topic: str, indexes: frozenset[int] | None, target: Target
+    state: ClusterView, topic: str, indexes: frozenset[int] | None, target: Target
 ) -> Plan:
     """Move partitions to given replicas."""
     moves = [
@@ -51,13 +51,13 @@ def targets_plan(
     return _plan(state, moves)
 
 
-def rebalance_plan(state: ClusterState, topic: str) -> Plan:
+def rebalance_plan(state: ClusterView, topic: str) -> Plan:
     """Even the load of one topic as if it were the only one."""
     only = replace(state, partitions=partitions_of(state, topic))
     return make_plan(layout_of(only))
 
 
-def resize_plan(state: ClusterState, topic: str, replicas: int) -> Plan:
+def resize_plan(state: ClusterView, topic: str, replicas: int) -> Plan:
     """Give every partition of a topic this many replicas."""
     partitions = partitions_of(state, topic)
     active = [one for one in state.brokers.values() if not one.is_fenced]
@@ -102,7 +102,7 @@ def _kept(
 
 
 def _move(
-    state: ClusterState, partition: PartitionState, target: tuple[int, ...], goal: Goal
+    state: ClusterView, partition: PartitionState, target: tuple[int, ...], goal: Goal
 ) -> PlannedMove:
     return PlannedMove(
         topic=partition.at.topic,
@@ -116,7 +116,7 @@ def _move(
     )
 
 
-def _plan(state: ClusterState, moves: list[PlannedMove]) -> Plan:
+def _plan(state: ClusterView, moves: list[PlannedMove]) -> Plan:
     """A plan that a person chose: its figures are those of the cluster after it."""
     before = make_plan(layout_of(state), Purpose.LEADERS).before
     targets = {(move.topic, move.partition): move.after for move in moves}

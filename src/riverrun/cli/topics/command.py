@@ -360,7 +360,7 @@ def alter(
             bootstrap, lambda pool: alter_topic(pool, name, partitions=partitions, settings=changes)
         )
     if replicas is not None:
-        _resize(bootstrap, name, replicas, throttle, is_quiet=as_json)
+        topic_command.change_replicas(bootstrap, name, replicas, throttle, is_quiet=as_json)
     if as_json:
         print_json(
             {"name": name, "partitions": partitions, "replicas": replicas, "settings": changes}
@@ -370,20 +370,6 @@ def alter(
         print(f"{name}: {setting} " + ("is the default again." if value is None else f"= {value}"))
     if partitions is not None:
         print(f"{name}: {partitions} partitions")
-
-
-def _resize(
-    bootstrap: str, name: str, replicas: int, throttle: str | None, *, is_quiet: bool
-) -> None:
-    from riverrun.cli.balance.cluster_state import ClusterState
-    from riverrun.cli.balance.topic_command import PlanWish, run_topic_plan
-    from riverrun.cli.balance.topic_plans import resize_plan
-    from riverrun.placement.planner.plan import Plan
-
-    def make(state: ClusterState) -> Plan:
-        return resize_plan(state, name, replicas)
-
-    run_topic_plan(bootstrap, make, PlanWish(throttle=throttle), is_quiet=is_quiet)
 
 
 def trim(

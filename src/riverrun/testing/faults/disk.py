@@ -16,7 +16,7 @@ from riverrun.model.names import METADATA_TOPIC
 from riverrun.ports.files import Buffer, OsFile, OsFiles, ReadBuffers
 
 
-class DiskSpace:
+class FillableDisk:
     """The free space of a disk, used by the event loop and by threads."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class LimitedFile(OsFile):
     __slots__ = ("_is_metadata", "_space")
 
     def __init__(
-        self, descriptor: int, buffers: ReadBuffers, space: DiskSpace, *, is_metadata: bool
+        self, descriptor: int, buffers: ReadBuffers, space: FillableDisk, *, is_metadata: bool
     ) -> None:
         super().__init__(descriptor, buffers)
         self._space = space
@@ -75,7 +75,7 @@ class LimitedFile(OsFile):
 class LimitedFiles(OsFiles):
     """The real file system, with a limit that ``space`` holds."""
 
-    def __init__(self, space: DiskSpace) -> None:
+    def __init__(self, space: FillableDisk) -> None:
         super().__init__()
         self._space = space
 

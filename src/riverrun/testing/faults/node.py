@@ -11,14 +11,14 @@ from pathlib import Path
 
 from riverrun.server.main import NodeHost, main
 from riverrun.testing.faults.control import FaultsFile, answer
-from riverrun.testing.faults.disk import DiskSpace, LimitedFiles
+from riverrun.testing.faults.disk import FillableDisk, LimitedFiles
 from riverrun.testing.faults.network import PartitionedLoop
 
 
 def host_of(config: Path) -> NodeHost:
     """The loop and files of the node with this settings file."""
     place = FaultsFile(config)
-    space = DiskSpace()
+    space = FillableDisk()
 
     def new_loop() -> PartitionedLoop:
         loop = PartitionedLoop()

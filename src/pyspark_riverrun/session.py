@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pyspark_riverrun.environment import prepare_driver
@@ -53,6 +55,7 @@ def session(
     ui: bool = True,
     config: Mapping[str, str] | None = None,
     environment: str | None = None,
+    log: Path | None = None,
 ) -> SparkSession:
     """Start Spark, or return the session that already runs.
 
@@ -63,6 +66,8 @@ def session(
         zone, microsecond timestamps in Parquet, and Unix sockets between Java and Python.
     :param environment: an archive with the packages that executors on other machines need, made
         by ``riverrun pipeline pack`` or ``pack_environment()``.
+    :param log: a file to which Java and Python workers append their output. Without it they write
+        to standard output and standard error. It has no effect once Java runs.
     :raises RuntimeError: if there is no Java.
     """
     packed: Mapping[str, str] = {}
@@ -71,11 +76,23 @@ def session(
         packed = environment_settings(environment)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     prepare_java()
-    builder = SparkSession.builder.master(master).appName(app)
     settings = {**DEFAULTS, **packed, "spark.ui.enabled": str(ui).lower(), **(config or {})}
+    if log is not None and SparkContext._gateway is None:
+        _start_java(master, app, settings, log)
+    builder = SparkSession.builder.master(master).appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _start_java(master: str, app: str, settings: Mapping[str, str], log: Path) -> None:
+    """Start Java with its output in a file. PySpark has no setting for that."""
+    conf = SparkConf().setMaster(master).setAppName(app).setAll(list(settings.items()))
+    with log.open("ab") as file:
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            conf, {"stdout": file, "stderr": file}
+        )
+    SparkContext(conf=conf, gateway=gateway)
 
 
 def prepare_java() -> None:

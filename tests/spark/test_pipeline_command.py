@@ -1,7 +1,9 @@
 """``riverrun pipeline run`` without Spark: signals, stop requests, status and exit codes."""
 
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,9 +18,10 @@ from riverrun.pipeline import command
 from riverrun.pipeline.declaration.model import Pipeline
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run import cluster_watch as watch
+from riverrun.pipeline.run import foreground, supervisor
 from riverrun.pipeline.run import session as spark
-from riverrun.pipeline.run import supervisor
-from riverrun.pipeline.run.display import Display, status_tables
+from riverrun.pipeline.run.display import Display, status_tables, under_way
+from riverrun.pipeline.run.foreground import REPEATED_SIGNAL_SECONDS, StopSignals
 from riverrun.pipeline.run.status import (
     SILENT_SECONDS_MAX,
     AlreadyRunning,
@@ -32,7 +35,9 @@ from riverrun.pipeline.run.status import (
     run_lock,
     write_status,
 )
+from tests.processes import until
 
+WAIT_SECONDS = 30
 FILE = '[sources.a]\ntopic = "a"\n[sinks.b]\ninput = "a"\n'
 
 
@@ -54,16 +59,24 @@ class FakeSupervisor:
         self.failures: list[str] = []
         self.state = "starting"
         self.ticks: list[Callable[[], None]] = []
+        self.stopping: Callable[[], None] = lambda: None
 
     def __call__(self, _spark: object, pipeline: Pipeline, *, is_once: bool) -> "FakeSupervisor":
         return self
 
     def tick(self) -> None:
         self.state = "running"
-        self.ticks.pop(0)()
+        if self.ticks:
+            self.ticks.pop(0)()
+
+    def fail(self, reason: str) -> None:
+        self.state = "failed"
+        self.failures.append(reason)
 
     def stop(self) -> None:
-        self.state = "ended"
+        self.stopping()
+        if self.state != "failed":
+            self.state = "ended"
 
     def status(self) -> PipelineStatus:
         return PipelineStatus(
@@ -169,19 +182,64 @@ def test_unexpected_end_of_java_is_reported(
     assert "Spark's Java process has ended; run the pipeline again" in capsys.readouterr().err
 
 
-def test_two_signals_at_once_count_as_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ends: list[int] = []
-    times = [10.0, 10.1, 20.0]
-    monkeypatch.setattr(os, "_exit", ends.append)
-    monkeypatch.setattr(time, "monotonic", lambda: times.pop(0))
-    received = command._install_signal_handlers()
+def test_two_signals_at_once_count_as_one() -> None:
+    times = [10.0, 10.0 + REPEATED_SIGNAL_SECONDS, 20.0]
+    received = StopSignals(now=lambda: times.pop(0))
     for _ in range(2):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert (received, ends) == ([signal.SIGTERM] * 2, [])
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert ends == [128 + signal.SIGTERM], "a later signal exits at once"
+        received.receive(signal.SIGTERM)
+    assert (received.number, received.is_repeated) == (signal.SIGTERM, False)
+    received.receive(signal.SIGINT)
+    assert (received.number, received.is_repeated) == (signal.SIGINT, True)
+
+
+class ExitedNow(Exception):
+    """Instead of the end of the process."""
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    codes: list[int] = []
+
+    def exit_now(code: int) -> None:
+        codes.append(code)
+        raise ExitedNow
+
+    monkeypatch.setattr(foreground, "exit_now", exit_now)
+    return codes
+
+
+def test_first_signal_is_acknowledged_and_a_second_one_ends_at_once(
+    session: FakeSession,
+    fake: FakeSupervisor,
+    pipeline: Pipeline,
+    exits: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(foreground, "REPEATED_SIGNAL_SECONDS", -1)
+    acknowledged, has_ended = threading.Event(), threading.Event()
+
+    def announce(self: Display, text: str) -> None:
+        original(self, text)
+        acknowledged.set()
+
+    def batch() -> None:
+        assert acknowledged.wait(WAIT_SECONDS), "before the batch ends"
+        os.kill(os.getpid(), signal.SIGINT)
+        has_ended.wait(WAIT_SECONDS)
+
+    original = Display.announce
+    monkeypatch.setattr(Display, "announce", announce)
+    fake.ticks, fake.stopping = [lambda: os.kill(os.getpid(), signal.SIGINT)], batch
+    with pytest.raises(ExitedNow):
+        run(pipeline)
+    has_ended.set()
+    assert exits == [130]
+    assert "ending after this batch; Ctrl-C again ends at once" in capsys.readouterr().err
+    found = read_status(pipeline.state)
+    assert found is not None
+    assert (found.has_ended, found.queries[0].state) == (True, "ended")
+    assert "the next run repeats" in (found.queries[0].reason or "")
 
 
 def test_run_shows_queries_as_waiting_while_the_cluster_is_unreachable(
@@ -191,29 +249,57 @@ def test_run_shows_queries_as_waiting_while_the_cluster_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unreachable(_: object, status: PipelineStatus) -> PipelineStatus:
+        if status.queries[0].state != "running":
+            return status
         return replace(status, queries=[replace(status.queries[0], state="waiting")])
 
     def check_and_stop() -> None:
-        assert state_of(pipeline) == "waiting"
+        until(lambda: state_of(pipeline) == "waiting", seconds=WAIT_SECONDS, what="it is shown")
         request_stop(pipeline.state)
 
     monkeypatch.setattr(watch.ClusterWatch, "adjusted", unreachable)
-    fake.ticks = [lambda: None, check_and_stop]
+    fake.ticks = [check_and_stop]
     assert run(pipeline) == 0
     assert state_of(pipeline) == "ended"
 
 
 def test_start_can_be_interrupted(
-    monkeypatch: pytest.MonkeyPatch, fake: FakeSupervisor, pipeline: Pipeline
+    monkeypatch: pytest.MonkeyPatch, fake: FakeSupervisor, pipeline: Pipeline, exits: list[int]
 ) -> None:
+    """No exception is raised inside a call to Java: that would print pages of errors."""
+    interrupted, errors = threading.Event(), list[BaseException]()
+
     def open_session(*_: object) -> FakeSession:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            interrupted.wait(WAIT_SECONDS)
+        except BaseException as error:
+            errors.append(error)
+            raise
+        return FakeSession()
 
     monkeypatch.setattr(spark, "open_session", open_session)
-    assert run(pipeline) == 130
+    with pytest.raises(ExitedNow):
+        run(pipeline)
+    interrupted.set()
+    assert (exits, errors) == ([130], [])
     found = read_status(pipeline.state)
     assert found is not None
     assert (found.has_ended, found.queries[0].state) == (True, "ended")
+
+
+def test_failed_start_of_spark_is_reported_with_its_log(
+    monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def open_session(*_: object) -> FakeSession:
+        raise RuntimeError("Spark needs Java 17 or newer")
+
+    monkeypatch.setattr(spark, "open_session", open_session)
+    assert run(pipeline) == 1
+    log = pipeline.state / "spark.log"
+    wanted = f"Spark cannot start: Spark needs Java 17 or newer\n  Its log is {log}"
+    assert wanted in capsys.readouterr().err
+    assert state_of(pipeline) == "failed"
 
 
 def test_starting_pipeline_has_a_status_and_can_be_stopped(
@@ -231,6 +317,7 @@ def test_starting_pipeline_has_a_status_and_can_be_stopped(
         assert found is not None
         (table,) = status_tables(found, is_running=is_alive(found))
         assert (table.title or "").startswith(f"p: starting as process {os.getpid()} on ")
+        assert f"Spark's log is {pipeline.state}/spark.log" in (table.title or "")
         known = f"as process {os.getpid()} on "
         with pytest.raises(AlreadyRunning, match=known), run_lock(pipeline.state):
             pass
@@ -241,8 +328,8 @@ def test_starting_pipeline_has_a_status_and_can_be_stopped(
         return made
 
     monkeypatch.setattr(spark, "open_session", open_session)
-    fake.ticks = []
-    assert run(pipeline) == 0, "no query was started"
+    fake.ticks = [lambda: pytest.fail("a query was started")]
+    assert run(pipeline) == 0
     assert f"process {os.getpid()}" in capsys.readouterr().err
     assert made.is_stopped
     assert state_of(pipeline) == "ended"
@@ -321,13 +408,63 @@ def test_stop_works_for_a_pipeline_on_another_machine(pipeline: Pipeline) -> Non
         command.stop(file_of(pipeline))
 
 
-def test_lines_always_have_a_failure_column() -> None:
+def lines_of(*statuses: PipelineStatus, as_json: bool = False) -> list[str]:
+    """Lines of a run without a terminal. The last status is the last one of the run."""
     lines: list[str] = []
-    with Display(lines.append, as_json=False) as display:
-        display.show(status_with(queries=[QueryStatus(sink="b")]))
-        display.show(status_with(queries=[QueryStatus(sink="b", reason="one\tand another\nline")]))
+    with Display(lines.append, lines.append, as_json=as_json) as display:
+        for status in statuses:
+            display.show(status, is_last=status is statuses[-1])
+    return lines
+
+
+def test_lines_always_have_a_failure_column() -> None:
+    lines = lines_of(
+        status_with(queries=[QueryStatus(sink="b")]),
+        status_with(queries=[QueryStatus(sink="b", reason="one\tand another\nline")]),
+    )
     assert [line.split("\t")[-1] for line in lines] == ["-", "one\\tand another\\nline"]
-    assert [line.count("\t") for line in lines] == [8, 8]
+    assert [line.count("\t") for line in lines] == [11, 11]
+
+
+def test_last_line_of_a_sink_is_printed_once() -> None:
+    def at(first: str, second: str, lag: int | None) -> PipelineStatus:
+        queries = [
+            QueryStatus(sink="a", state=first, lag=lag),
+            QueryStatus(sink="b", state=second, reason="no disk" if second == "failed" else None),
+        ]
+        return status_with(queries=queries)
+
+    statuses = [
+        at("running", "running", None),
+        at("running", "failed", 3),
+        at("waiting", "failed", 3),
+        at("ended", "failed", 3),
+        at("ended", "failed", 0),
+    ]
+    shown = [line.split("\t")[:2] for line in lines_of(*statuses)]
+    assert shown == [
+        ["a", "running"],
+        ["b", "running"],
+        ["a", "running"],
+        ["b", "failed"],
+        ["a", "waiting"],
+        ["a", "ended"],
+    ]
+    states = [
+        [query["state"] for query in json.loads(line)["queries"]]
+        for line in lines_of(*statuses, as_json=True)
+    ]
+    assert states[-2:] == [["waiting", "failed"], ["ended", "failed"]]
+
+
+def test_batch_under_way_is_described() -> None:
+    query = QueryStatus(sink="b", current_batch=3, current_records=48006, current_since_ms=1000)
+    assert under_way(query, 35_999) == "batch 3 under way for 34 s, 48,006 records"
+    assert under_way(QueryStatus(sink="b"), 0) is None
+    files = QueryStatus(sink="b", current_batch=3, current_since_ms=1000)
+    assert under_way(files, 2000) == "batch 3 under way for 1 s"
+    (line,) = lines_of(status_with(now_ms=35_999, queries=[query]))
+    assert line.split("\t")[-3:] == ["48006", "34", "-"]
 
 
 def test_status_of_another_version_is_readable(tmp_path: Path) -> None:
@@ -337,3 +474,59 @@ def test_status_of_another_version_is_readable(tmp_path: Path) -> None:
     found = read_status(tmp_path)
     assert found is not None
     assert found.queries[0].sink == "b"
+
+
+def shown_status(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], *, as_json: bool = False
+) -> tuple[int, str]:
+    capsys.readouterr()
+    code = 0
+    try:
+        command.status(file_of(pipeline), as_json=as_json)
+    except typer.Exit as ended:
+        code = ended.exit_code
+    return code, capsys.readouterr().out
+
+
+def test_dead_pipeline_is_reported_in_pipes_and_by_exit_code(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = QueryStatus(
+        sink="b", state="running", rows=5, total=7, lag=0, current_batch=1, current_since_ms=1
+    )
+    killed = status_with(pid=2**22 + 1, log="/x/spark.log", queries=[query])
+    write_status(pipeline.state, killed)
+    code, shown = shown_status(pipeline, capsys)
+    assert code == 1
+    assert shown.splitlines() == [
+        f"pipeline\tp\tdead\t{2**22 + 1}\t{os.uname().nodename}\t-\t/x/spark.log",
+        "sink\tb\tdead\t5\t7\t0\t-\t-\t0\t0",
+    ], "the lag of a dead pipeline is unknown without a cluster"
+    code, shown = shown_status(pipeline, capsys, as_json=True)
+    found = json.loads(shown)
+    assert (code, found["state"], found["is_running"]) == (1, "dead", False)
+    assert (found["queries"][0]["state"], found["queries"][0]["lag"]) == ("dead", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "shown"), [("ended", 0, "ended"), ("failed", 1, "failed")]
+)
+def test_exit_code_of_an_ended_pipeline_tells_whether_it_failed(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], state: str, code: int, shown: str
+) -> None:
+    ended = status_with(has_ended=True, queries=[QueryStatus(sink="b", state=state)])
+    write_status(pipeline.state, ended)
+    found, text = shown_status(pipeline, capsys)
+    assert (found, text.split("\t")[2]) == (code, shown)
+
+
+def test_running_pipeline_has_exit_code_0(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = QueryStatus(
+        sink="b", state="running", current_batch=2, current_records=9, current_since_ms=-4000
+    )
+    write_status(pipeline.state, status_with(queries=[query]))
+    code, shown = shown_status(pipeline, capsys)
+    assert (code, shown.split("\t")[2]) == (0, "running")
+    assert "batch\tb\t2\t9\t5" in shown.splitlines()

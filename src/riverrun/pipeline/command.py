@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -28,17 +27,14 @@ from riverrun.cli.support.options import (
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from riverrun.cli.support.output import Layout
     from riverrun.pipeline.declaration.model import Pipeline
 
 NEEDED = ("pyspark", "pyarrow", "deltalake", "fastavro", "grpc_tools", "jsonschema_rs")
 REMEDY = "pip install 'riverrun[spark]'"
 STOP_SECONDS_MAX = 120
 POLL_SECONDS = 0.2
-REPEATED_SIGNAL_SECONDS = 0.5
-"""Signals within this time count as one: timeout(1) signals the process and its group."""
-SPARK_LOST = "Spark's Java process has ended; run the pipeline again to continue"
+INTERRUPTED = 128 + signal.SIGINT
 TEMPLATE = """\
 # A riverrun pipeline. `riverrun docs pipelines` explains all fields.
 # Check it with `riverrun pipeline validate`, run it with `riverrun pipeline run`.
@@ -114,10 +110,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(pipeline, name="pipeline")
 
 
-def check_extra() -> None:
+def check_extra(otherwise: str = "") -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        fail(f"pipelines need {', '.join(missing)}; {REMEDY}", USAGE)
+        fail(f"pipelines need {', '.join(missing)}; {REMEDY}{otherwise}", USAGE)
 
 
 def init(
@@ -144,21 +140,37 @@ def init(
     print(f"{file} reads topic {topic}. Run it with: riverrun pipeline run {file}")
 
 
-def validate(file: File) -> None:
-    """Check a pipeline file, and print every problem with its line and remedy.
+def validate(
+    file: File,
+    has_no_sql: Annotated[
+        bool, typer.Option("--no-sql", help="Do not start Spark to check SQL and functions.")
+    ] = False,
+) -> None:
+    """Check a pipeline file, its SQL and its functions.
+
+    Prints every problem with its line and remedy. Needs no cluster. SQL over sources with a
+    declared schema is checked by a local Spark, which takes some seconds to start. Exit codes: 0
+    if the file is valid, 2 if it is not, 4 if it does not exist.
 
     \b
     riverrun pipeline validate clicks.toml
+    riverrun pipeline validate clicks.toml --no-sql
     """
     from riverrun.cli.support.output import counted
 
     pipeline = _read(file, None)
+    unchecked: list[str] = []
+    if pipeline.transforms and not has_no_sql:
+        check_extra("; or check all but the SQL with --no-sql")
+        unchecked = _check_sql(pipeline)
     parts = [
         counted(len(pipeline.sources), "source"),
         counted(len(pipeline.transforms), "transform"),
         counted(len(pipeline.sinks), "sink"),
     ]
     print(f"{file} is valid: pipeline {pipeline.name} with {', '.join(parts)}")
+    for source in unchecked:
+        print(f"The schema of sources.{source} is inferred: its SQL is checked when a run starts.")
 
 
 def run(
@@ -171,21 +183,34 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C, and show its progress.
 
-    A failed query restarts from its checkpoint and shows the reason. Exit codes: 1 if only the
-    user can resolve an error, 3 if the cluster is unreachable at the first start. With --once the
-    command exits instead of waiting: 3 if the cluster is unreachable, 4 if a topic does not exist.
+    Ctrl-C and SIGTERM end it after the current batch; a second one ends it at once, and the next
+    run repeats the batch. A failed query restarts from its checkpoint and shows the reason. The
+    output of Spark is in spark.log in the state folder.
+
+    \b
+    Exit codes:
+      0         ended: all records processed (--once), Ctrl-C, SIGTERM or `pipeline stop`
+      1         a sink has failed for good, Spark has failed, or the pipeline already runs
+      2         the file is invalid
+      3         the cluster is unreachable at the first start, or with --once
+      4         the file does not exist; with --once, a topic does not exist
+      130, 143  ended at once by Ctrl-C or SIGTERM
 
     \b
     riverrun pipeline run clicks.toml
     riverrun pipeline run clicks.toml --once --master 'local[2]'
     riverrun pipeline run clicks.toml --master spark://10.0.0.5:7077
     """
-    from riverrun.pipeline.run.preflight import check_before_start
-
     check_extra()
-    pipeline = _read(file, bootstrap)
-    check_before_start(pipeline, is_once=is_once)
-    raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
+    try:
+        from riverrun.pipeline.run.preflight import check_before_start
+
+        pipeline = _read(file, bootstrap)
+        check_before_start(pipeline, is_once=is_once)
+        code = _run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None  # nothing has started
+    raise typer.Exit(code)
 
 
 def tables(
@@ -230,39 +255,33 @@ def tables(
 def status(
     file: File, as_json: AsJson = False, no_headers: NoHeaders = False, watch: Watch = False
 ) -> None:
-    """Show the status of a pipeline that runs in another process.
+    """Show the status of a pipeline, also while it does not run.
 
-    Columns: sink, state, rows written since the start, rows per second, lag in records,
-    milliseconds of the last batch, dead letters, restarts. Then each partition with a lag:
-    sink, partition, lag (all partitions with --json).
+    \b
+    Without a terminal, each row starts with its kind:
+      pipeline  name, state, process, host, Spark UI, log of Spark
+      sink      sink, state, rows of this run, rows since the table was created,
+                rows per second, lag in records, milliseconds of the last batch,
+                dead letters, restarts
+      batch     sink, number of the batch under way, its records, its seconds
+      lag       sink, partition, lag; only partitions with a lag
+      reason    sink, last failure
+
+    \b
+    Exit codes:
+      0  the pipeline runs, or has ended as requested
+      1  the pipeline is dead (its process was killed), or a sink has failed
+      4  the pipeline has never run, or the file does not exist
 
     \b
     riverrun pipeline status clicks.toml --watch
     """
-    from dataclasses import asdict
-
-    from riverrun.cli.support.output import Layout, print_json, print_tables
+    from riverrun.cli.support.output import Layout
     from riverrun.cli.support.watching import show
-    from riverrun.pipeline.run.display import status_tables
-    from riverrun.pipeline.run.status import is_alive, read_status
 
     pipeline = _read(file, None)
-
-    def once() -> None:
-        found = read_status(pipeline.state)
-        if found is None:
-            fail(
-                f"{pipeline.name} has never run; start it with `riverrun pipeline run {file}`",
-                NOT_FOUND,
-            )
-        is_running = is_alive(found)
-        if as_json:
-            print_json({**asdict(found), "is_running": is_running})
-        else:
-            layout = Layout(has_headings=not no_headers)
-            print_tables(status_tables(found, is_running=is_running), layout)
-
-    show(once, is_watched=watch)
+    layout = Layout(has_headings=not no_headers)
+    show(lambda: _show_status(pipeline, file, layout, as_json=as_json), is_watched=watch)
 
 
 def stop(file: File) -> None:
@@ -316,6 +335,34 @@ def pack(
     print(f"{file} has {count} packages, {size:.0f} MB")
 
 
+def _show_status(pipeline: Pipeline, file: Path, layout: Layout, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from riverrun.cli.support.output import is_terminal, print_json, print_tables
+    from riverrun.pipeline.run.cluster_watch import lag_without_run
+    from riverrun.pipeline.run.display import head_table, status_tables
+    from riverrun.pipeline.run.status import is_alive, read_status, state_of_pipeline
+
+    found = read_status(pipeline.state)
+    if found is None:
+        fail(
+            f"{pipeline.name} has never run; start it with `riverrun pipeline run {file}`",
+            NOT_FOUND,
+        )
+    is_running = is_alive(found)
+    if not is_running:
+        found = lag_without_run(pipeline, found)
+    state = state_of_pipeline(found, is_running=is_running)
+    if as_json:
+        print_json({**asdict(found), "is_running": is_running, "state": state})
+    else:
+        tables = status_tables(found, is_running=is_running)
+        head = [] if is_terminal() else [head_table(found, is_running=is_running)]
+        print_tables([*head, *tables], layout)
+    if state in ("dead", "failed"):
+        raise typer.Exit(FAILED)
+
+
 def _example(name: str, topic: str, bootstrap: str) -> str:
     plain = "".join(letter if letter.isalnum() else "_" for letter in topic)
     source = plain if plain[:1].isalpha() else f"t_{plain}"
@@ -334,101 +381,42 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 
 def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
     """Run until all queries end or a stop is requested. Returns the exit code."""
-    from riverrun.pipeline.run.session import close_session
-    from riverrun.pipeline.run.status import AlreadyRunning, clear_stop, run_lock
+    from riverrun.pipeline.run.display import Display
+    from riverrun.pipeline.run.foreground import run_pipeline
+    from riverrun.pipeline.run.status import AlreadyRunning
 
+    print_line = partial(print, flush=True)
+    print_error = partial(print, file=sys.stderr, flush=True)
+    display = Display(print_line, print_error, as_json=as_json)
     try:
-        with run_lock(pipeline.state):
-            clear_stop(pipeline.state)
-            try:
-                spark = _start_spark(pipeline, master, ui_port)
-                # A new session installs a SIGINT handler that cancels all jobs, including the
-                # current batch. Ours must be installed after it.
-                signals = _install_signal_handlers()
-            except KeyboardInterrupt:
-                return 128 + signal.SIGINT
-            try:
-                failures = _supervise(spark, pipeline, signals, is_once=is_once, as_json=as_json)
-            finally:
-                close_session(spark)
-                clear_stop(pipeline.state)
+        outcome = run_pipeline(pipeline, master, is_once=is_once, ui_port=ui_port, display=display)
     except AlreadyRunning as error:
         fail(f"{pipeline.name}: {error}; stop it with `riverrun pipeline stop`", FAILED)
-    for reason in failures:
-        print(f"riverrun: {reason}", file=sys.stderr)
-    return FAILED if failures else 0
+    for message in outcome.messages:
+        print_error(f"riverrun: {message}")
+    return outcome.code
 
 
-def _start_spark(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
-    """Start Spark, and write the status before and after a failure."""
-    from riverrun.pipeline.run.session import open_session
-    from riverrun.pipeline.run.status import starting_status, write_status
+def _check_sql(pipeline: Pipeline) -> list[str]:
+    """Analyze the SQL with a local Spark. Exits if there are problems.
 
-    now = starting_status(pipeline.name, master, list(pipeline.sinks))
-    write_status(pipeline.state, now)
-    if sys.stderr.isatty():
-        print(f"starting Spark ({master}) ...", file=sys.stderr, flush=True)
-    is_up = False
-    try:
-        spark = open_session(pipeline, master, ui_port)
-        is_up = True
-    finally:
-        if not is_up:
-            now.has_ended = True
-            for query in now.queries:
-                query.state = "ended"
-            write_status(pipeline.state, now)
-    return spark
-
-
-def _supervise(
-    spark: SparkSession, pipeline: Pipeline, signals: list[int], *, is_once: bool, as_json: bool
-) -> list[str]:
-    """Run the queries, and return the reasons of permanent failures.
-
-    The last status always says that the run has ended; otherwise it would look alive.
+    Returns the inferred sources, whose SQL cannot be checked before they have records.
     """
-    from riverrun.pipeline.run.cluster_watch import ClusterWatch
-    from riverrun.pipeline.run.display import Display
-    from riverrun.pipeline.run.session import SPARK_GONE
-    from riverrun.pipeline.run.status import is_stop_requested, write_status
-    from riverrun.pipeline.run.supervisor import PipelineSupervisor
+    from riverrun.pipeline.errors import DeclarationError
+    from riverrun.pipeline.run.short_job import run_job
+    from riverrun.pipeline.run.sql_check import check_pipeline, has_checkable_sql, inferred_sources
 
-    supervisor = PipelineSupervisor(spark, pipeline, is_once=is_once)
-    lost: list[str] = []
-    print_line = partial(print, flush=True)
-    with Display(print_line, as_json=as_json) as display, ClusterWatch(pipeline) as watch:
+    if has_checkable_sql(pipeline):
+        if sys.stderr.isatty():
+            text = "starting a local Spark to check the SQL; --no-sql skips this"
+            print(text, file=sys.stderr, flush=True)
         try:
-            while not supervisor.is_over and not signals and not is_stop_requested(pipeline.state):
-                supervisor.tick()
-                now = watch.adjusted(supervisor.status())
-                write_status(pipeline.state, now)
-                display.show(now)
-                time.sleep(POLL_SECONDS)
-        except SPARK_GONE:
-            if not signals:  # a signal to the process group also ends Java, which is no failure
-                lost.append(f"{pipeline.name}: {SPARK_LOST}")
-        finally:
-            supervisor.stop()
-            now = supervisor.status()
-            now.has_ended = True
-            write_status(pipeline.state, now)
-            display.show(now, is_last=True)
-    return supervisor.failures + lost
-
-
-def _install_signal_handlers() -> list[int]:
-    """Collect signals that stop the run after the current batch. A second signal exits at once."""
-    signals: list[int] = []
-    times: list[float] = []
-
-    def receive(number: int, _frame: object) -> None:
-        now = time.monotonic()
-        if signals and now - times[0] > REPEATED_SIGNAL_SECONDS:
-            os._exit(128 + number)
-        signals.append(number)
-        times.append(now)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, receive)
-    return signals
+            run_job(
+                lambda spark: check_pipeline(spark, pipeline),
+                app="validate",
+                master="local[1]",
+                config=pipeline.spark,
+            )
+        except DeclarationError as error:
+            fail(str(error), USAGE)
+    return inferred_sources(pipeline, list(pipeline.transforms))

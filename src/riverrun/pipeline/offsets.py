@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.pipeline.errors import CannotContinue
@@ -52,10 +52,17 @@ class StoredProgress:
     """Fingerprint of the offset log of the batch."""
     is_begun: bool = False
     """Whether the sink ever committed, even if none of the requested offsets is stored."""
+    rows: int | None = None
+    """Rows that all commits of the sink have written; None if an older version has committed."""
 
     @property
     def is_blank(self) -> bool:
         return not self.is_begun and not self.offsets and self.query is None
+
+    @property
+    def total(self) -> int | None:
+        """Rows written so far; None if unknown."""
+        return 0 if self.is_blank else self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +95,18 @@ class TableProgress:
     query: int | None = None
     batch: int | None = None
     digest: int | None = None
+    rows: int | None = None
+    """Rows that all commits have written, including this one."""
 
     def to_json(self) -> dict[str, object]:
         offsets = {str(partition): offset for partition, offset in sorted(self.offsets.items())}
         state = {"query": self.query, "batch": self.batch, "digest": self.digest}
-        return {"offsets": offsets, **state}
+        return {"offsets": offsets, **state, "rows": self.rows}
+
+    def after(self, stored: StoredProgress, rows: int) -> TableProgress:
+        """The progress of a commit with this many rows on top of the stored progress."""
+        total = stored.total
+        return replace(self, rows=None if total is None else total + rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +125,15 @@ class SkipBatch:
 def parse_progress(fields: Mapping[str, object]) -> StoredProgress:
     """The inverse of ``TableProgress.to_json``."""
     offsets = fields.get("offsets")
-    query, batch, digest = (fields.get(name) for name in ("query", "batch", "digest"))
+    names = ("query", "batch", "digest", "rows")
+    query, batch, digest, rows = (fields.get(name) for name in names)
     assert isinstance(offsets, dict)
     return StoredProgress(
         offsets={SourcePartition.parse(text): int(offset) for text, offset in offsets.items()},
         query=query if isinstance(query, int) else None,
         batch=batch if isinstance(batch, int) else None,
         digest=digest if isinstance(digest, int) else None,
+        rows=rows if isinstance(rows, int) else None,
         is_begun=True,
     )
 

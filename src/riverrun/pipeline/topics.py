@@ -97,6 +97,23 @@ def latest_offsets(
     bootstrap: str, partitions: Mapping[str, Sequence[int]], *, is_committed_only: bool
 ) -> dict[str, dict[int, int]]:
     """The log end offset by topic and partition, or the last stable offset."""
+    return _offsets_at(bootstrap, partitions, LATEST, is_committed_only=is_committed_only)
+
+
+def earliest_offsets(
+    bootstrap: str, partitions: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, int]]:
+    """The log start offset by topic and partition."""
+    return _offsets_at(bootstrap, partitions, EARLIEST, is_committed_only=False)
+
+
+def _offsets_at(
+    bootstrap: str,
+    partitions: Mapping[str, Sequence[int]],
+    timestamp: int,
+    *,
+    is_committed_only: bool,
+) -> dict[str, dict[int, int]]:
     wanted = [
         TopicPartition(TopicName(name), PartitionIndex(index))
         for name, indexes in partitions.items()
@@ -104,7 +121,7 @@ def latest_offsets(
     ]
 
     async def request(pool: ConnectionPool) -> dict[TopicPartition, int]:
-        times = dict.fromkeys(wanted, LATEST)
+        times = dict.fromkeys(wanted, timestamp)
         return await offsets_at(pool, times, is_committed_only=is_committed_only)
 
     found: dict[str, dict[int, int]] = {}

@@ -47,7 +47,7 @@ def replicas(
     from riverrun.client.pool import ConnectionPool
     from riverrun.pipeline.audit.replica_reader import ReplicaCopy
     from riverrun.pipeline.audit.replicas import audit_replicas, find_replicas
-    from riverrun.pipeline.run.session import SETTINGS
+    from riverrun.pipeline.run.short_job import run_job
 
     async def find(pool: ConnectionPool) -> list[ReplicaCopy]:
         for name in topics or []:  # a wrong name must not count as "all equal"
@@ -55,12 +55,9 @@ def replicas(
         return await find_replicas(pool, topics or [])
 
     copies = run(bootstrap, find)
-
-    from pyspark_riverrun import session
-
-    spark = session(master, "riverrun audit", ui=False, config=SETTINGS)
-    outcome = audit_replicas(spark, copies)
-    spark.stop()
+    outcome = run_job(
+        lambda spark: audit_replicas(spark, copies), app="riverrun audit", master=master
+    )
     if as_json:
         print_json(asdict(outcome))
     else:

@@ -20,6 +20,7 @@ STARTS = ("earliest", LATEST)
 STOP = "stop"
 ON_DATA_LOSS = (STOP, "go-on")
 INFER = "infer"
+READ_COMMITTED = "read_committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,17 @@ class Pipeline:
 
         visit(sink.input)
         return list(sources.values()), list(transforms.values())
+
+    def topics_of(self, sink: Sink) -> tuple[str, ...]:
+        """The topics that a sink reads."""
+        sources, _ = self.inputs_of(sink)
+        topics = [one.topics for one in sources if isinstance(one, TopicSource)]
+        return tuple(dict.fromkeys(name for names in topics for name in names))
+
+    @property
+    def is_committed_only(self) -> bool:
+        """Whether reads end at the last stable offset."""
+        return self.client.get("isolation.level", READ_COMMITTED) == READ_COMMITTED
 
     def progress_id(self, sink: Sink) -> str:
         """The id under which a table stores the progress of this sink."""

@@ -7,7 +7,8 @@ the stored offsets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -46,16 +47,35 @@ from riverrun.pipeline.state.start_offsets import StartOffsets, check_topic_ids
 from riverrun.pipeline.topics import create_topic
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchUnderWay:
+    id: int
+    records: int | None
+    """None for batches of files."""
+    since_ms: int
+
+
 @dataclass(slots=True)
 class QueryCounts:
-    """Totals of a query since the program started."""
+    """What a query has done since the program started. Other threads read it."""
 
     rows: int = 0
+    total: int | None = None
+    """Rows since the table or the checkpoint was created; None if unknown."""
     dead_letters: int = 0
     commits: int = 0
     skipped: int = 0
     compacted: int = 0
     conflicts: int = 0
+    positions: Mapping[str, int] | None = None
+    """The next offset that the sink needs, by partition; None before the query has started."""
+    under_way: BatchUnderWay | None = None
+
+    def advance(self, batch: MicroBatch) -> None:
+        """The sink has all records of the batch."""
+        known = self.positions or {}
+        ends = {batch.name_of(at): end for at, end in batch.end.items()}
+        self.positions = {**known, **{at: max(end, known.get(at, 0)) for at, end in ends.items()}}
 
 
 class BatchProcessor:
@@ -79,14 +99,35 @@ class BatchProcessor:
     def process(self, frame: DataFrame, batch_id: int) -> None:
         """Raises CannotContinue, CommitConflict and any error of Spark, Kafka or the table."""
         batch = self._read_offsets(batch_id)
-        match self._context.sink:
-            case TopicSink() as sink:
-                rows, dead_letters = self._rows(frame, batch)
-                self._counts.rows += write_topic(rows, sink, self._context.client_options)
-                self._write_dead_letters(dead_letters)
-            case TableSink() as sink:
-                with open_sink(sink) as attempt:
-                    self._write_table(frame, batch, sink, attempt)
+        self._counts.under_way = BatchUnderWay(
+            id=batch_id, records=self._record_count(batch), since_ms=int(time.time() * 1000)
+        )
+        try:
+            match self._context.sink:
+                case TopicSink() as sink:
+                    self._write_topic(frame, batch, sink)
+                case TableSink() as sink:
+                    with open_sink(sink) as attempt:
+                        self._write_table(frame, batch, sink, attempt)
+            self._counts.advance(batch)
+        finally:
+            self._counts.under_way = None
+
+    def _record_count(self, batch: MicroBatch) -> int | None:
+        """The offsets of the batch that the sink does not have yet."""
+        known = self._counts.positions or {}
+        named = [(batch.name_of(at), end) for at, end in batch.end.items()]
+        return sum(max(0, end - known.get(name, 0)) for name, end in named) if named else None
+
+    def _write_topic(self, frame: DataFrame, batch: MicroBatch, sink: TopicSink) -> None:
+        checkpoint = self._context.checkpoint
+        rows, dead_letters = self._rows(frame, batch)
+        written = write_topic(rows, sink, self._context.client_options)
+        self._write_dead_letters(dead_letters)
+        total = checkpoint.row_total(batches=batch.id) + written
+        checkpoint.save_row_total(batch.id + 1, total)
+        self._counts.rows += written
+        self._counts.total = total
 
     def _write_table(
         self, frame: DataFrame, batch: MicroBatch, sink: TableSink, attempt: TableAttempt
@@ -95,6 +136,7 @@ class BatchProcessor:
         decision = self._decide(batch, stored)
         if isinstance(decision, SkipBatch):
             self._counts.skipped += 1
+            self._counts.total = stored.total
             return
         if not self._has_state:
             frame = drop_stored_records(frame, batch, decision.below)
@@ -107,8 +149,10 @@ class BatchProcessor:
         if misfits is not None:
             self._write_misfits(misfits)
             rows.unpersist()
-        staged.commit(sink, attempt, decision.progress)
+        progress = decision.progress.after(stored, staged.rows)
+        staged.commit(sink, attempt, progress)
         self._counts.rows += staged.rows
+        self._counts.total = progress.rows
         self._counts.commits += 1
         self._compact(sink)
 

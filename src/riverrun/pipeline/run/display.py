@@ -14,18 +14,24 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from riverrun.cli.support.output import Cell, Table, plain_row
-from riverrun.pipeline.run.status import STARTING, PipelineStatus, QueryStatus
+from riverrun.cli.support.output import Bad, Cell, Table, counted, plain_row
+from riverrun.pipeline.run.status import STARTING, PipelineStatus, QueryStatus, state_of_pipeline
 
-COLUMNS = ("sink", "state", "rows", "rows/s", "lag", "batch ms", "dead letters", "restarts")
+COLUMNS = (
+    "sink", "state", "rows", "total", "rows/s", "lag", "batch ms", "dead letters", "restarts",
+)  # fmt: skip
+OPTIONAL = ("dead letters", "restarts")
+"""Columns that a live table hides while all values are zero."""
 LINES_EVERY_SECONDS = 5.0
+FINAL = ("ended", "failed")
 
 
 def query_row(query: QueryStatus) -> list[Cell]:
     return [
         query.sink,
-        query.state,
+        Bad(query.state) if query.state in ("failed", "dead") else query.state,
         query.rows,
+        query.total,
         round(query.rows_per_second),
         query.lag,
         query.batch_ms,
@@ -34,15 +40,64 @@ def query_row(query: QueryStatus) -> list[Cell]:
     ]
 
 
+def line_of(query: QueryStatus, now_ms: int) -> str:
+    seconds = None if query.current_since_ms is None else _seconds(query.current_since_ms, now_ms)
+    return plain_row([*query_row(query), query.current_records, seconds, query.reason])
+
+
+def under_way(query: QueryStatus, now_ms: int) -> str | None:
+    """Describe the current batch: ``batch 3 under way for 34 s, 48,006 records``."""
+    if query.current_batch is None or query.current_since_ms is None:
+        return None
+    seconds = _seconds(query.current_since_ms, now_ms)
+    text = f"batch {query.current_batch} under way for {seconds} s"
+    if query.current_records is not None:
+        text += f", {counted(query.current_records, 'record')}"
+    return text
+
+
+def heading(status: PipelineStatus, state: str) -> str:
+    """The title of the status on a terminal."""
+    process = f"process {status.pid} on {status.host}"
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.now_ms / 1000))
+    match state:
+        case "dead":
+            text = f"dead: {process} ended without a last status, after {at}"
+        case "ended" | "failed":
+            text = f"{state} at {at}"
+        case _:
+            text = f"{state} as {process}"
+            text += f", Spark UI {status.ui}" if status.ui else ""
+    log = f"\nSpark's log is {status.log}" if status.log else ""
+    return f"{status.name}: {text}{log}"
+
+
+def head_table(status: PipelineStatus, *, is_running: bool) -> Table:
+    """The pipeline as a row, for output without a terminal."""
+    state = state_of_pipeline(status, is_running=is_running)
+    row: list[Cell] = [status.name, state, status.pid, status.host, status.ui, status.log]
+    columns = ("name", "state", "process", "host", "Spark UI", "log")
+    return Table(kind="pipeline", columns=columns, rows=[row])
+
+
 def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
-    is_starting = all(query.state == STARTING for query in status.queries)
-    verb = "starting" if is_starting else "running"
-    state = f"{verb} as process {status.pid} on {status.host}" if is_running else "not running"
-    title = f"{status.name}: {state}"
-    if is_running and status.ui:
-        title += f", Spark UI {status.ui}"
-    rows = [query_row(query) for query in status.queries]
-    tables = [Table(title=title, kind="sink", columns=COLUMNS, rows=list(rows))]
+    """The tables of ``riverrun pipeline status``."""
+    rows: list[Sequence[Cell]] = [query_row(query) for query in status.queries]
+    title = heading(status, state_of_pipeline(status, is_running=is_running))
+    tables = [Table(title=title, kind="sink", columns=COLUMNS, rows=rows)]
+    current: list[Sequence[Cell]] = [
+        [
+            query.sink,
+            query.current_batch,
+            query.current_records,
+            _seconds(query.current_since_ms, status.now_ms),
+        ]
+        for query in status.queries
+        if query.current_since_ms is not None
+    ]
+    if current:
+        columns = ("sink", "batch under way", "records", "seconds")
+        tables.append(Table(kind="batch", columns=columns, rows=current))
     behind: list[Sequence[Cell]] = [
         [query.sink, partition, lag]
         for query in status.queries
@@ -60,11 +115,20 @@ def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
 class Display:
     """Updates a terminal at each call; prints lines on state changes and every 5 seconds."""
 
-    def __init__(self, print_line: Callable[[str], None], *, as_json: bool) -> None:
+    def __init__(
+        self,
+        print_line: Callable[[str], None],
+        print_error: Callable[[str], None],
+        *,
+        as_json: bool,
+    ) -> None:
         self._print_line = print_line
+        self._print_error = print_error
         self._as_json = as_json
         self._next = 0.0
-        self._last: list[tuple[object, ...]] = []
+        self._last: dict[str, tuple[str, str | None]] = {}
+        """State and reason of each sink when its last line was printed."""
+        self._announced: str | None = None
         is_live = sys.stdout.isatty() and not as_json
         self._live = Live(refresh_per_second=4) if is_live else None
 
@@ -73,45 +137,77 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(self, *caught: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the terminal. The last table stays on it."""
         if self._live is not None:
             self._live.stop()
 
+    def announce(self, text: str) -> None:
+        """Tell the user what the program does now."""
+        self._announced = text
+        if self._live is None:
+            self._print_error(f"riverrun: {text}")
+
     def show(self, status: PipelineStatus, *, is_last: bool = False) -> None:
         if self._live is not None:
-            self._show_live(self._live, status)
+            self._live.update(self._table(status, is_last=is_last))
             return
-        states: list[tuple[object, ...]] = [
-            (query.sink, query.state, query.reason) for query in status.queries
-        ]
+        states = {query.sink: (query.state, query.reason) for query in status.queries}
         now = time.monotonic()
         if not is_last and states == self._last and now < self._next:
             return
-        self._last, self._next = states, now + LINES_EVERY_SECONDS
+        is_over = all(query.state in FINAL for query in status.queries)
+        if is_over and not is_last:
+            return  # the last status is complete, and follows at once
+        shown, self._last, self._next = self._last, states, now + LINES_EVERY_SECONDS
         if self._as_json:
             self._print_line(json.dumps(asdict(status)))
             return
         for query in status.queries:
-            self._print_line(plain_row([*query_row(query), query.reason]))
+            # The last line of a sink is printed once.
+            if query.state not in FINAL or shown.get(query.sink) != states[query.sink]:
+                self._print_line(line_of(query, status.now_ms))
 
-    def _show_live(self, live: Live, status: PipelineStatus) -> None:
-        table = RichTable(box=None, pad_edge=False, header_style="bold cyan")
-        for index, column in enumerate(COLUMNS):
-            table.add_column(column, justify="left" if index < 2 else "right")
-        for query in status.queries:
-            cells = query_row(query)
-            table.add_row(*(_cell(cell) for cell in cells))
-        lines: list[RenderableType] = [table]
-        lines += [
-            Text(f"{query.sink}: {query.reason}", style="yellow")
-            for query in status.queries
-            if query.reason and query.state != "running"
+    def _table(self, status: PipelineStatus, *, is_last: bool) -> RenderableType:
+        rows = [query_row(query) for query in status.queries]
+        places = [
+            place
+            for place, column in enumerate(COLUMNS)
+            if column not in OPTIONAL or any(row[place] for row in rows)
         ]
-        if status.ui:
-            lines.append(
-                Text(f"Spark UI {status.ui}   Ctrl-C stops after the current batch", style="dim")
-            )
-        live.update(Group(*lines))
+        table = RichTable(box=None, pad_edge=False, header_style="bold cyan")
+        for place in places:
+            table.add_column(COLUMNS[place], justify="left" if place < 2 else "right")
+        for row in rows:
+            table.add_row(*(_cell(row[place]) for place in places))
+        lines: list[RenderableType] = [table]
+        for query in status.queries:
+            batch = under_way(query, status.now_ms)
+            if batch is not None:
+                lines.append(Text(f"{query.sink}: {batch}"))
+            if query.reason and query.state != "running":
+                lines.append(Text(f"{query.sink}: {query.reason}", style="yellow"))
+        return Group(*lines, *self._footer(status, is_last=is_last))
+
+    def _footer(self, status: PipelineStatus, *, is_last: bool) -> list[Text]:
+        if is_last:
+            return []
+        if all(query.state == STARTING for query in status.queries) and status.ui is None:
+            first = f"starting Spark ({status.master})"
+        else:
+            first = "" if status.ui is None else f"Spark UI {status.ui}"
+        log = "" if status.log is None else f"Spark's log is {status.log}"
+        lines = [Text(text, style="dim") for text in (first, log) if text]
+        if self._announced is not None:
+            return [*lines, Text(self._announced, style="bold yellow")]
+        return [*lines, Text("Ctrl-C ends after the current batch", style="dim")]
+
+
+def _seconds(since_ms: int | None, now_ms: int) -> int:
+    return 0 if since_ms is None else max(0, (now_ms - since_ms) // 1000)
 
 
 def _cell(cell: Cell) -> str:

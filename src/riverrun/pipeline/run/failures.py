@@ -50,7 +50,8 @@ def is_permanent(reason: str) -> bool:
 
 def error_summary(error: BaseException) -> str:
     """The line of a long Spark error that names the cause, usually the last of a traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    stripped = [line.strip().removeprefix(": ") for line in str(error).splitlines()]
+    lines = [line for line in stripped if line]
     named = [found for line in lines if (found := _CAUSE.match(line))]
     ours = [found for found in named if found["module"].startswith(_OUR_MODULES)]
     causes = [found for found in named if found["name"].endswith(("Error", "Exception"))]

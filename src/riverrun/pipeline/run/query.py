@@ -9,19 +9,28 @@ or not at all (see ``pipeline.offsets``).
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from functools import partial
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from riverrun.pipeline.declaration.model import FileSource
+from riverrun.pipeline.declaration.model import FileSource, Source, TableSink, Transform
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
+from riverrun.pipeline.offsets import StoredProgress
+from riverrun.pipeline.run.analysis import (
+    InvalidTransform,
+    ProblemExplainer,
+    check_streaming,
+)
 from riverrun.pipeline.run.batches import BatchProcessor, QueryCounts
 from riverrun.pipeline.run.context import QueryContext
 from riverrun.pipeline.run.start import (
     SourceStreams,
     check_stateful_start,
     create_output_topics,
+    find_positions,
     find_start_offsets,
     find_topics,
 )
@@ -59,15 +68,20 @@ class SinkQuery:
         checkpoint = context.checkpoint
         checkpoint.finish_restart()
         previous = checkpoint.start_offsets()
-        start = find_start_offsets(context, topics, previous)
+        stored = StoredProgress()
+        if isinstance(context.sink, TableSink):
+            stored = context.stored_progress(context.sink, topics)
+        start = find_start_offsets(context, topics, previous, stored)
         streams = SourceStreams(context, topics, start)
         sources, transforms = context.pipeline.inputs_of(context.sink)
         frames = {source.name: streams.rows(source, schemas) for source in sources}
-        result = run_transforms(context.spark, frames, transforms, context.sink.input)
-        has_files = any(isinstance(source, FileSource) for source in sources)
-        has_state = has_files or is_stateful(result)
+        try:
+            result = run_transforms(context.spark, frames, transforms, context.sink.input)
+        except InvalidTransform as failed:
+            raise self._explained(failed, frames) from None
+        has_state = self._has_state(result, sources, transforms)
         if has_state:
-            check_stateful_start(context, topics, previous)
+            check_stateful_start(context, topics, previous, stored)
         else:
             result = streams.all_records()
         is_recreated = previous is not None and bool(previous.recreated_topics(topics.ids))
@@ -77,6 +91,9 @@ class SinkQuery:
             checkpoint.restart_from(start)
         else:
             checkpoint.save_start_offsets(start)
+        self.counts.positions = find_positions(context, topics, start, stored)
+        is_table = isinstance(context.sink, TableSink)
+        self.counts.total = stored.total if is_table else checkpoint.row_total()
         batches = BatchProcessor(context, schemas, start, has_state=has_state, counts=self.counts)
         writer = (
             result.writeStream.foreachBatch(partial(self.process_batch, batches))
@@ -95,12 +112,40 @@ class SinkQuery:
                 raise QueryStopping("the pipeline stops before this batch")
             try:
                 batches.process(frame, batch_id)
+            except InvalidTransform as failed:
+                self.fatal = self._explained(failed, {})
+                raise
             except CannotContinue as error:
                 self.fatal = CannotContinue(f"sinks.{self._context.sink.name}: {error}")
                 raise
             except CommitConflict:
                 self.counts.conflicts += 1
                 raise
+
+    def _has_state(
+        self, result: DataFrame, sources: Sequence[Source], transforms: Sequence[Transform]
+    ) -> bool:
+        """Raises CannotContinue if Spark cannot run the plan on a stream."""
+        has_files = any(isinstance(source, FileSource) for source in sources)
+        if not has_files and not is_stateful(result):
+            return False
+        sink = self._context.sink
+        try:
+            check_streaming(result, sink.output)
+        except AnalysisException as error:
+            if not transforms:
+                raise
+            explainer = ProblemExplainer(self._context.pipeline, {})
+            problem = explainer.of_sink(sink, InvalidTransform(transforms[-1], error))
+            raise CannotContinue(explainer.describe(problem)) from None
+        return True
+
+    def _explained(
+        self, failed: InvalidTransform, frames: Mapping[str, DataFrame]
+    ) -> CannotContinue:
+        columns = {name: frame.columns for name, frame in frames.items()}
+        explainer = ProblemExplainer(self._context.pipeline, columns)
+        return CannotContinue(explainer.describe(explainer.of_transform(failed)))
 
     def refuse_batches(self) -> None:
         """Refuse all batches that start from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -16,8 +17,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stopTimeout": "60000",
     "spark.ui.showConsoleProgress": "false",
-    # The supervisor reports errors of queries in one line; Java stack traces would hide them.
-    "spark.log.level": "OFF",
+    "spark.log.level": "WARN",
 }
 
 
@@ -25,7 +25,8 @@ SPARK_GONE = (Py4JNetworkError, ConnectionError)
 """Raised by PySpark when its Java process has ended."""
 
 
-def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
+def open_session(pipeline: Pipeline, master: str, ui_port: int, log: Path) -> SparkSession:
+    """Start Spark, with the output of its processes in a log file."""
     config = {**SETTINGS, "spark.ui.port": str(ui_port or 4040), **pipeline.spark}
     return session(
         master,
@@ -33,6 +34,7 @@ def open_session(pipeline: Pipeline, master: str, ui_port: int) -> SparkSession:
         ui=ui_port > 0,
         config=config,
         environment=pipeline.environment,
+        log=log,
     )
 
 

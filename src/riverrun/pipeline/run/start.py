@@ -18,15 +18,13 @@ from riverrun.pipeline.declaration.model import (
     Watermark,
 )
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.offsets import EARLIEST, StoredProgress
+from riverrun.pipeline.offsets import EARLIEST, SourcePartition, StoredProgress
 from riverrun.pipeline.run.context import QueryContext
 from riverrun.pipeline.sources.bounded_reads import data_loss_option
 from riverrun.pipeline.sources.parsing import parse_records, valid_rows
 from riverrun.pipeline.sources.schemas import NoRecordsYet, SourceSchemas
 from riverrun.pipeline.state.start_offsets import StartOffsets, resolve_start_offsets
-from riverrun.pipeline.topics import Topics, create_topic, latest_offsets
-
-READ_COMMITTED = "read_committed"
+from riverrun.pipeline.topics import Topics, create_topic, earliest_offsets, latest_offsets
 
 
 def find_topics(context: QueryContext) -> Topics:
@@ -49,16 +47,17 @@ def create_output_topics(context: QueryContext) -> None:
 
 
 def find_start_offsets(
-    context: QueryContext, topics: Topics, previous: StartOffsets | None
+    context: QueryContext, topics: Topics, previous: StartOffsets | None, stored: StoredProgress
 ) -> StartOffsets:
-    """Where the query starts reading. Spark ignores it if the checkpoint already has a batch."""
+    """Where the query starts reading. Spark ignores it if the checkpoint already has a batch.
+
+    ``stored`` is the progress in the table; blank for a topic.
+    """
     ids = {**({} if previous is None else previous.ids), **topics.ids}
     has_batches = context.checkpoint.has_batches()
     if has_batches and (previous is None or not previous.recreated_topics(topics.ids)):
         return StartOffsets(ids=ids) if previous is None else replace(previous, ids=ids)
-    is_table, stored = False, StoredProgress()
-    if isinstance(context.sink, TableSink):
-        is_table, stored = True, context.stored_progress(context.sink, topics)
+    is_table = isinstance(context.sink, TableSink)
     committed = context.checkpoint.committed_offsets() if has_batches else {}
     starts = resolve_start_offsets(
         topics, previous=previous, committed=committed, stored=stored, is_table=is_table
@@ -73,19 +72,42 @@ def find_start_offsets(
     return StartOffsets(ids=ids, starts=starts, is_continued=not stored.is_blank)
 
 
+def find_positions(
+    context: QueryContext, topics: Topics, start: StartOffsets, stored: StoredProgress
+) -> dict[str, int]:
+    """The next offset that the sink needs, by partition. Only for display."""
+    committed = context.checkpoint.committed_offsets()
+    found: dict[str, int] = {}
+    unknown: dict[str, list[int]] = {}
+    for name, indexes in topics.partitions.items():
+        for index in indexes:
+            in_table = stored.offsets.get(SourcePartition(topics.ids[name], index))
+            begin = start.starts.get(name, {}).get(index, EARLIEST)
+            position = committed.get(name, {}).get(index, begin) if in_table is None else in_table
+            if position >= 0:
+                found[f"{name}-{index}"] = position
+            else:
+                unknown.setdefault(name, []).append(index)
+    earliest = earliest_offsets(context.pipeline.bootstrap, unknown) if unknown else {}
+    for name, offsets in earliest.items():
+        found |= {f"{name}-{index}": offset for index, offset in offsets.items()}
+    return found
+
+
 def _declared_start(
     context: QueryContext, source: TopicSource, partitions: Mapping[str, Sequence[int]]
 ) -> Mapping[str, Mapping[int, int]]:
     if source.start != LATEST or not any(partitions.values()):
         return {name: dict.fromkeys(indexes, EARLIEST) for name, indexes in partitions.items()}
-    level = context.pipeline.client.get("isolation.level", READ_COMMITTED)
     return latest_offsets(
-        context.pipeline.bootstrap, partitions, is_committed_only=level == READ_COMMITTED
+        context.pipeline.bootstrap,
+        partitions,
+        is_committed_only=context.pipeline.is_committed_only,
     )
 
 
 def check_stateful_start(
-    context: QueryContext, topics: Topics, previous: StartOffsets | None
+    context: QueryContext, topics: Topics, previous: StartOffsets | None, stored: StoredProgress
 ) -> None:
     """Raise CannotContinue if the state of windows and joins does not match topics and table."""
     sink = context.sink
@@ -99,7 +121,7 @@ def check_stateful_start(
         )
     if not isinstance(sink, TableSink) or has_batches:
         return
-    if not context.stored_progress(sink, topics).is_blank:
+    if not stored.is_blank:
         raise CannotContinue(
             f"sinks.{sink.name}: the table at {sink.path} has rows, but the checkpoint with the "
             "state of the query's windows and joins is missing. Continuing would lose or "
@@ -120,12 +142,12 @@ class SourceStreams:
         match source:
             case TopicSource():
                 rows = parse_records(self._records(source), source, schemas.get(source))
-                return _with_watermark(valid_rows(rows), source.watermark)
+                return with_watermark(valid_rows(rows), source.watermark)
             case FileSource():
                 reader = self.context.spark.readStream.format(source.format).schema(source.schema)
                 if source.files_per_batch is not None:
                     reader = reader.option("maxFilesPerTrigger", source.files_per_batch)
-                return _with_watermark(reader.load(source.path), source.watermark)
+                return with_watermark(reader.load(source.path), source.watermark)
 
     def all_records(self) -> DataFrame:
         """Unparsed records of all topic sources in one stream."""
@@ -149,5 +171,5 @@ class SourceStreams:
         return reader.load()
 
 
-def _with_watermark(rows: DataFrame, watermark: Watermark | None) -> DataFrame:
+def with_watermark(rows: DataFrame, watermark: Watermark | None) -> DataFrame:
     return rows if watermark is None else rows.withWatermark(watermark.column, watermark.delay)

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,25 @@ class QueryStatus:
 
     sink: str
     state: str = STARTING
-    """starting, running, waiting (for a restart), ended, or failed."""
+    """starting, running, waiting (for a restart or for input), ending, ended, failed, or dead."""
     rows_per_second: float = 0.0
+    """Of the last completed batch."""
     rows: int = 0
+    """Rows written by this run."""
+    total: int | None = None
+    """Rows written since the table, or the checkpoint of a topic, was created; None if unknown."""
     lag: int | None = None
-    """Records in the topics that are not in the sink yet."""
+    """Records in the topics that are not in the sink yet; None if unknown."""
     lags: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] | None = None
+    """The next offset that the sink needs, by partition; None if unknown."""
     batch_id: int | None = None
+    """The last completed batch."""
     batch_ms: int | None = None
+    current_batch: int | None = None
+    """The batch under way."""
+    current_records: int | None = None
+    current_since_ms: int | None = None
     dead_letters: int = 0
     restarts: int = 0
     reason: str | None = None
@@ -54,15 +65,23 @@ class PipelineStatus:
     ui: str | None
     since_ms: int
     now_ms: int
+    log: str | None = None
+    """File with the output of Spark."""
+    bootstrap: str | None = None
+    """The cluster that the run used."""
     has_ended: bool = False
     process_started: str | None = None
     """Start time of the process in clock ticks since boot. It detects a reused process id."""
     queries: list[QueryStatus] = field(default_factory=list)
 
 
-def starting_status(name: str, master: str, sinks: Sequence[str]) -> PipelineStatus:
+def starting_status(
+    name: str, master: str, sinks: Sequence[str], *, log: str, bootstrap: str
+) -> PipelineStatus:
     """The status before Spark has started, so that the pipeline can already be stopped."""
-    return status_of_this_process(name, master, [QueryStatus(sink=sink) for sink in sinks])
+    queries = [QueryStatus(sink=sink) for sink in sinks]
+    status = status_of_this_process(name, master, queries)
+    return replace(status, log=log, bootstrap=bootstrap)
 
 
 def status_of_this_process(
@@ -137,6 +156,39 @@ def is_alive(status: PipelineStatus, now_s: float | None = None) -> bool:
         return True
     started = process_started(status.pid)
     return started is not None and status.process_started in (None, started)
+
+
+def state_of_pipeline(status: PipelineStatus, *, is_running: bool) -> str:
+    """starting, running, ending, ended, failed, or dead (the process left no last status)."""
+    states = [query.state for query in status.queries]
+    if is_running:
+        if "ending" in states:
+            return "ending"
+        return STARTING if all(state == STARTING for state in states) else "running"
+    if not status.has_ended:
+        return "dead"
+    return "failed" if "failed" in states else "ended"
+
+
+def without_process(status: PipelineStatus) -> PipelineStatus:
+    """The status of a pipeline that does not run: nothing is under way, and the lag is unknown.
+
+    Queries of a dead process have the state of their last status, which would look alive.
+    """
+    queries = [
+        replace(
+            query,
+            state=query.state if query.state in ("ended", "failed") else "dead",
+            lag=None,
+            lags={},
+            rows_per_second=0.0,
+            current_batch=None,
+            current_records=None,
+            current_since_ms=None,
+        )
+        for query in status.queries
+    ]
+    return replace(status, queries=queries)
 
 
 class AlreadyRunning(Exception):

@@ -6,8 +6,8 @@ is reset when a batch completes. An error that only the user can resolve ends th
 
 from __future__ import annotations
 
-import json
 import time
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
@@ -80,22 +80,46 @@ class QuerySupervisor:
         if not is_active:
             self._finish(now, self._streaming)
 
+    def refuse_batches(self) -> None:
+        """Refuse all batches that start from now on. ``stop`` waits for the current one."""
+        self.query.refuse_batches()
+        if not self.is_over:
+            self.status.state = "ending"
+
     def stop(self) -> None:
         """Stop the query between two batches, because a batch cut short would be repeated.
 
         New batches are refused first: Spark would wait for them, and they would wait for us.
         """
-        self.query.refuse_batches()
+        self.refuse_batches()
         try:
             if self._streaming is not None and self._streaming.isActive:
                 self.query.wait_for_batch()
                 self._wait_for_trigger(self._streaming)
+                self._observe(self._streaming)
                 self._streaming.stop()
         except (Py4JError, OSError):
             # The signal that stops us may have ended Java too. The checkpoint is consistent.
-            self.status.reason = "Spark ended before the query did"
+            if not self.is_over:
+                self.status.reason = "Spark ended before the query did"
+        self.status = self.snapshot()
         if not self.is_over:
             self.status.state = "ended"
+
+    def snapshot(self) -> QueryStatus:
+        """The status with the current counts. Any thread may call it: it needs no Java."""
+        counts = self.query.counts
+        positions, under_way = counts.positions, counts.under_way
+        return replace(
+            self.status,
+            rows=counts.rows,
+            total=counts.total,
+            dead_letters=counts.dead_letters,
+            positions=None if positions is None else dict(positions),
+            current_batch=None if under_way is None else under_way.id,
+            current_records=None if under_way is None else under_way.records,
+            current_since_ms=None if under_way is None else under_way.since_ms,
+        )
 
     def _start(self, now: float) -> None:
         try:
@@ -152,16 +176,13 @@ class QuerySupervisor:
         self.start_at = now + RESTART_BACKOFF.exact(self._failures)
 
     def _observe(self, streaming: StreamingQuery) -> None:
-        counts = self.query.counts
-        self.status.rows, self.status.dead_letters = counts.rows, counts.dead_letters
+        self.status = self.snapshot()
         progress = streaming.lastProgress
         if progress is None:
             return
         self.status.batch_id = progress["batchId"]
         self.status.rows_per_second = float(progress["processedRowsPerSecond"] or 0.0)
         self.status.batch_ms = progress["durationMs"].get("triggerExecution")
-        self.status.lags = partition_lags(progress["sources"])
-        self.status.lag = sum(self.status.lags.values()) if self.status.lags else None
         if self._last_batch != progress["batchId"]:
             self._last_batch = progress["batchId"]
             self._failures = 0
@@ -209,39 +230,21 @@ class PipelineSupervisor:
             if query.is_started or not any(other.is_initializing for other in self.queries):
                 query.tick(now)
 
+    def fail(self, reason: str) -> None:
+        """End all queries that still run, because Spark is gone."""
+        for query in self.queries:
+            if not query.is_over:
+                query.status.state, query.status.reason = "failed", reason
+
     def stop(self) -> None:
+        for query in self.queries:
+            query.refuse_batches()
         for query in self.queries:
             query.stop()
 
     def status(self) -> PipelineStatus:
-        queries = [query.status for query in self.queries]
+        """A snapshot. Any thread may call it, also while another one waits for Spark."""
+        queries = [query.snapshot() for query in self.queries]
         return status_of_this_process(
             self._pipeline.name, self._master, queries, ui=self._ui, since_ms=self._since_ms
         )
-
-
-def partition_lags(sources: list[dict[str, object]]) -> dict[str, int]:
-    """Unread records by partition, from the sources in a query's progress."""
-    lags: dict[str, int] = {}
-    for source in sources:
-        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        for name, offset in latest.items():
-            lags[name] = max(0, offset - end.get(name, 0))
-    return lags
-
-
-def _offsets(value: object) -> dict[str, int]:
-    """Offsets in Spark's progress are either JSON text or already parsed."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    if not isinstance(value, dict):
-        return {}
-    return {
-        f"{topic}-{index}": int(offset)
-        for topic, offsets in value.items()
-        if isinstance(offsets, dict)
-        for index, offset in offsets.items()
-    }

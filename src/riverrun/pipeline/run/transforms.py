@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from riverrun.pipeline.declaration.model import PythonTransform, SqlTransform, Transform
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.run.failures import transient_errors
+from riverrun.pipeline.run.analysis import InvalidTransform
+from riverrun.pipeline.run.failures import is_missing_path, transient_errors
 
 _STATEFUL = re.compile(
     r"^[\s:|+-]*~?(Aggregate|Deduplicate\w*|Distinct|Join|Window|Sort|GlobalLimit|LocalLimit|Offset"
@@ -30,19 +32,34 @@ def run_transforms(
     transforms: Sequence[Transform],
     output: str,
 ) -> DataFrame:
-    """The DataFrame named ``output``. Registers each input and result as a temporary view."""
+    """The DataFrame named ``output``. Registers each input and result as a temporary view.
+
+    Raises InvalidTransform, and CannotContinue for an error in the user's code.
+    """
     known = dict(frames)
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
     for transform in transforms:
-        match transform:
-            case SqlTransform():
-                made = spark.sql(transform.sql)
-            case PythonTransform():
-                made = _call(transform, [known[name] for name in transform.inputs])
+        made = apply_transform(spark, transform, known)
         known[transform.name] = made
         made.createOrReplaceTempView(transform.name)
     return known[output]
+
+
+def apply_transform(
+    spark: SparkSession, transform: Transform, known: Mapping[str, DataFrame]
+) -> DataFrame:
+    """The result of one transform. The views of its inputs exist."""
+    match transform:
+        case SqlTransform():
+            try:
+                return spark.sql(transform.sql)
+            except AnalysisException as error:
+                if is_missing_path(error):
+                    raise
+                raise InvalidTransform(transform, error) from None
+        case PythonTransform():
+            return _call(transform, [known[name] for name in transform.inputs])
 
 
 def is_stateful(frame: DataFrame) -> bool:

@@ -1,7 +1,7 @@
 """Spark's checkpoint of one query, as far as a pipeline reads it.
 
-The start offsets of the query are stored inside the checkpoint's folder. They are therefore lost,
-copied and restored together with the offsets that follow them.
+The start offsets of the query, and the rows that it has written to a topic, are stored inside the
+checkpoint's folder. They are therefore lost, copied and restored together with Spark's offsets.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from riverrun.pipeline.state.start_offsets import StartOffsets
 from riverrun.pipeline.state.versioned_file import TextFiles, VersionedText
 
 START_OFFSETS = "riverrun"
+ROW_TOTALS = "riverrun-rows"
+ROW_TOTALS_KEPT = 2
 NEXT = ".next"
 
 
@@ -50,13 +52,27 @@ class QueryCheckpoint:
     def save_start_offsets(self, start: StartOffsets) -> None:
         self._start_offsets_in(self.path).update(lambda _: start.to_json())
 
+    def row_total(self, batches: int | None = None) -> int:
+        """The rows that a query has written to a topic, in all batches or in the first ones."""
+        known = [count for count in self._totals() if batches is None or count <= batches]
+        return int(self._files.read_text(f"{self._rows_folder}/{known[-1]}")) if known else 0
+
+    def save_row_total(self, batches: int, total: int) -> None:
+        """Store the total after this many batches. A repeated batch replaces its own total."""
+        self._files.remove(f"{self._rows_folder}/{batches}")
+        self._files.write_new(f"{self._rows_folder}/{batches}", str(total))
+        for old in self._totals()[:-ROW_TOTALS_KEPT]:
+            self._files.remove(f"{self._rows_folder}/{old}")
+
     def restart_from(self, start: StartOffsets) -> None:
         """Replace the checkpoint by an empty one with these start offsets.
 
         The old checkpoint is renamed, so that a user can inspect it. Only it holds the positions
         in the other topics, so the new one is written completely before the rename.
         """
-        self._start_offsets_in(f"{self.path}{NEXT}").update(lambda _: start.to_json())
+        following = QueryCheckpoint(self._files, f"{self.path}{NEXT}")
+        following.save_start_offsets(start)
+        following.save_row_total(0, self.row_total())
         number = 1
         while self._files.exists(f"{self.path}.old-{number}"):
             number += 1
@@ -68,6 +84,14 @@ class QueryCheckpoint:
         following = f"{self.path}{NEXT}"
         if self._files.exists(following) and not self._files.exists(self.path):
             self._files.rename(following, self.path)
+
+    @property
+    def _rows_folder(self) -> str:
+        return f"{self.path}/{ROW_TOTALS}"
+
+    def _totals(self) -> list[int]:
+        names = self._files.names_in(self._rows_folder)
+        return sorted(int(name) for name in names if name.isdigit())
 
     def _start_offsets_in(self, folder: str) -> VersionedText:
         return VersionedText(self._files, f"{folder}/{START_OFFSETS}")

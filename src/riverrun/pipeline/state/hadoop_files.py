@@ -51,6 +51,11 @@ class HadoopFiles:
         if not system.rename(place, self._path(other)):
             raise OSError(f"{path} cannot be renamed to {other}")
 
+    def remove(self, path: str) -> None:
+        """Remove a file. Does nothing if it does not exist."""
+        system, place = self._find(path)
+        system.delete(place, False)
+
     def _find(self, path: str) -> tuple[Any, Any]:
         place = self._path(path)
         return place.getFileSystem(self._spark._jsc.hadoopConfiguration()), place

@@ -29,6 +29,9 @@ class TextFiles(Protocol):
 
     def rename(self, path: str, other: str) -> None: ...
 
+    def remove(self, path: str) -> None:
+        """Remove a file. Does nothing if it does not exist."""
+
 
 class LocalFiles:
     def exists(self, path: str) -> bool:
@@ -55,6 +58,9 @@ class LocalFiles:
 
     def rename(self, path: str, other: str) -> None:
         Path(path).rename(other)
+
+    def remove(self, path: str) -> None:
+        Path(path).unlink(missing_ok=True)
 
 
 class VersionedText:

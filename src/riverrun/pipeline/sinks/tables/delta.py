@@ -237,6 +237,7 @@ def _properties(progress: TableProgress, seen: StoredProgress | None) -> CommitP
         "query": progress.query,
         "batch": progress.batch,
         "digest": progress.digest,
+        "rows": progress.rows,
     }
     for name, number in numbers.items():
         if number is not None:
@@ -254,6 +255,7 @@ def _stored(table: DeltaTable, sink: str, partitions: Iterable[SourcePartition])
         query=table.transaction_version(f"riverrun/{sink}/query"),
         batch=table.transaction_version(f"riverrun/{sink}/batch"),
         digest=table.transaction_version(f"riverrun/{sink}/digest"),
+        rows=table.transaction_version(f"riverrun/{sink}/rows"),
         is_begun=table.transaction_version(f"riverrun/{sink}/begun") is not None,
     )
 

@@ -1,0 +1,84 @@
+"""Runs a short job with a Spark of its own: the check of SQL, and the audit of replicas.
+
+The job runs in a thread, because an interrupt inside a call to Java would print pages of errors.
+The output of Spark goes to a temporary file, which is kept and named if the job fails.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyspark_riverrun import session
+from riverrun.cli.support.options import FAILED, fail
+from riverrun.pipeline.run.failures import error_summary
+from riverrun.pipeline.run.foreground import exit_now
+from riverrun.pipeline.run.session import SETTINGS, close_session
+from riverrun.pipeline.run.spark_log import NAME, SparkLog
+
+Result = TypeVar("Result")
+
+
+def run_job(
+    job: Callable[[SparkSession], Result],
+    *,
+    app: str,
+    master: str,
+    config: Mapping[str, str] | None = None,
+    environment: str | None = None,
+) -> Result:
+    """The result of the job. Exits with a message if Spark fails, and with 130 after Ctrl-C."""
+    folder = Path(tempfile.mkdtemp(prefix="riverrun-spark-"))
+    with SparkLog(folder / NAME) as log:
+
+        def work() -> Result:
+            settings = {**SETTINGS, **(config or {})}
+            spark = session(
+                master, app, ui=False, config=settings, environment=environment, log=log.path
+            )
+            try:
+                return job(spark)
+            finally:
+                close_session(spark)
+
+        thread = _JobThread(work)
+        try:
+            thread.start()
+            thread.join()
+        except KeyboardInterrupt:
+            shutil.rmtree(folder, ignore_errors=True)
+            exit_now(128 + signal.SIGINT)
+    if isinstance(thread.error, PySparkException | Py4JError | RuntimeError | OSError):
+        text = f"{app}: Spark failed: {error_summary(thread.error)}"
+        fail(f"{text}\n  Its log is {log.path}.", FAILED)
+    shutil.rmtree(folder, ignore_errors=True)
+    return thread.result()
+
+
+class _JobThread(threading.Thread, Generic[Result]):
+    def __init__(self, work: Callable[[], Result]) -> None:
+        super().__init__(name="job", daemon=True)
+        self._work = work
+        self._results: list[Result] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:
+            self.error = error  # raised by ``result``; a daemon thread must not print it
+            raise SystemExit from error
+
+    def result(self) -> Result:
+        if self.error is not None:
+            raise self.error
+        return self._results[0]

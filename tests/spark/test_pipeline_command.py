@@ -108,7 +108,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
         def cancel_all(_number: int, _frame: object) -> None:
             raise KeyboardInterrupt
 
-        signal.signal(signal.SIGINT, cancel_all)  # as PySpark does
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, cancel_all)  # as PySpark does
         return made
 
     monkeypatch.setattr(spark, "open_session", open_session)
@@ -197,6 +198,19 @@ class ExitedNow(Exception):
 
 
 @pytest.fixture
+def acknowledged(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the user is told that the run ends."""
+    told, original = threading.Event(), Display.announce
+
+    def announce(self: Display, text: str) -> None:
+        original(self, text)
+        told.set()
+
+    monkeypatch.setattr(Display, "announce", announce)
+    return told
+
+
+@pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     codes: list[int] = []
 
@@ -213,23 +227,18 @@ def test_first_signal_is_acknowledged_and_a_second_one_ends_at_once(
     fake: FakeSupervisor,
     pipeline: Pipeline,
     exits: list[int],
+    acknowledged: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(foreground, "REPEATED_SIGNAL_SECONDS", -1)
-    acknowledged, has_ended = threading.Event(), threading.Event()
-
-    def announce(self: Display, text: str) -> None:
-        original(self, text)
-        acknowledged.set()
+    has_ended = threading.Event()
 
     def batch() -> None:
         assert acknowledged.wait(WAIT_SECONDS), "before the batch ends"
         os.kill(os.getpid(), signal.SIGINT)
         has_ended.wait(WAIT_SECONDS)
 
-    original = Display.announce
-    monkeypatch.setattr(Display, "announce", announce)
     fake.ticks, fake.stopping = [lambda: os.kill(os.getpid(), signal.SIGINT)], batch
     with pytest.raises(ExitedNow):
         run(pipeline)
@@ -306,6 +315,7 @@ def test_starting_pipeline_has_a_status_and_can_be_stopped(
     monkeypatch: pytest.MonkeyPatch,
     fake: FakeSupervisor,
     pipeline: Pipeline,
+    acknowledged: threading.Event,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """This holds even while Spark is starting, and after an earlier run."""
@@ -325,6 +335,7 @@ def test_starting_pipeline_has_a_status_and_can_be_stopped(
             patched.setattr(command, "STOP_SECONDS_MAX", -1)
             with pytest.raises(typer.Exit):
                 command.stop(file_of(pipeline))
+        assert acknowledged.wait(WAIT_SECONDS)
         return made
 
     monkeypatch.setattr(spark, "open_session", open_session)

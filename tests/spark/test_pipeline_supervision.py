@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
 from sqlalchemy.exc import OperationalError
 
@@ -14,7 +15,7 @@ from pyspark_riverrun.options import BadOption
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.pipeline.declaration.model import Pipeline, PythonTransform
 from riverrun.pipeline.errors import CannotContinue
-from riverrun.pipeline.run.batches import QueryCounts
+from riverrun.pipeline.run.batches import BatchUnderWay, QueryCounts
 from riverrun.pipeline.run.query import QueryStopping, SinkQuery
 from riverrun.pipeline.run.supervisor import PipelineSupervisor, QuerySupervisor
 from riverrun.pipeline.run.transforms import run_transforms
@@ -91,6 +92,15 @@ class FakeSinkQuery:
     def wait_for_batch(self) -> None:
         with self.batch:
             pass
+
+
+class FakeContext:
+    master, uiWebUrl = "local", "http://here"
+
+
+class FakeSession:
+    def __init__(self) -> None:
+        self.sparkContext: FakeContext | None = FakeContext()
 
 
 @pytest.fixture
@@ -263,6 +273,54 @@ def test_query_is_stopped_between_two_batches(
     assert (query.stops, supervisor.status.state) == ([False], "ended")
 
 
+def test_rows_of_the_batch_that_ends_during_the_stop_are_counted(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery
+) -> None:
+    supervisor.tick(0.0)
+    query, counts = sink_query.started[-1], sink_query.counts
+    counts.under_way = BatchUnderWay(id=0, records=42, since_ms=5)
+    sink_query.batch.acquire()
+    stopper = threading.Thread(target=supervisor.stop)
+    stopper.start()
+    until(lambda: sink_query.refuses_batches, seconds=10, what="batches are refused")
+    shown = supervisor.snapshot()
+    assert (shown.state, shown.rows, shown.current_records) == ("ending", 0, 42)
+    counts.rows, counts.total, counts.positions, counts.under_way = 42, 142, {"t-0": 42}, None
+    sink_query.batch.release()
+    stopper.join(10)
+    last = supervisor.status
+    assert (last.state, last.rows, last.total, last.positions) == ("ended", 42, 142, {"t-0": 42})
+    assert (last.current_batch, query.stops) == (None, [False])
+
+
+def test_java_that_ends_with_the_stop_does_not_hide_the_rows(
+    supervisor: QuerySupervisor, sink_query: FakeSinkQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor.tick(0.0)
+    sink_query.counts.rows = 42
+
+    def gone(_: FakeQuery) -> None:
+        raise Py4JNetworkError("Java is gone")
+
+    monkeypatch.setattr(FakeQuery, "stop", gone)
+    supervisor.stop()
+    assert (supervisor.status.state, supervisor.status.rows) == ("ended", 42)
+
+
+def test_all_queries_refuse_batches_before_the_first_is_stopped() -> None:
+    pipeline = Pipeline(name="p", file=None, bootstrap="", state=Path(), checkpoints="")
+    whole = PipelineSupervisor(FakeSession(), pipeline)  # type: ignore[arg-type]
+    fakes = [FakeSinkQuery(), FakeSinkQuery()]
+    refused: list[bool] = []
+    fakes[0].wait_for_batch = lambda: refused.append(  # type: ignore[method-assign]
+        fakes[1].refuses_batches
+    )
+    whole.queries = [QuerySupervisor(one, "s", is_once=False) for one in fakes]  # type: ignore[arg-type]
+    whole.tick()
+    whole.stop()
+    assert refused == [True]
+
+
 def test_stopping_query_refuses_batches() -> None:
     query = SinkQuery(None)  # type: ignore[arg-type]
     query.refuse_batches()
@@ -300,13 +358,7 @@ def test_transient_errors_of_a_function_are_not_wrapped(tmp_path: Path) -> None:
 
 
 def test_last_status_needs_no_java() -> None:
-    class Context:
-        master, uiWebUrl = "local", "http://here"
-
-    class Session:
-        sparkContext: Context | None = Context()
-
-    spark = Session()
+    spark = FakeSession()
     pipeline = Pipeline(name="p", file=None, bootstrap="", state=Path(), checkpoints="")
     supervisor = PipelineSupervisor(spark, pipeline)  # type: ignore[arg-type]
     spark.sparkContext = None

@@ -78,12 +78,18 @@ def records(batch: MicroBatch, below: Any) -> list[dict[str, int]]:
 
 def commit_batch(attempt: TableAttempt, batch: MicroBatch) -> bool:
     """Decide and commit like a driver. Returns False if the table has the batch."""
-    decision = decide_by_offsets(SINK, batch, attempt.stored_progress(SINK, batch.end))
+    stored = attempt.stored_progress(SINK, batch.end)
+    decision = decide_by_offsets(SINK, batch, stored)
     if isinstance(decision, SkipBatch):
         return False
     files = written(attempt, records(batch, decision.below))
-    attempt.commit(files, evolve(attempt.schema, SCHEMA).schema, decision.progress)
+    progress = decision.progress.after(stored, sum(file.rows for file in files))
+    attempt.commit(files, evolve(attempt.schema, SCHEMA).schema, progress)
     return True
+
+
+def total_of(open_: OpenTable) -> int | None:
+    return open_().stored_progress(SINK, [ZERO]).total
 
 
 def rows_of(open_: OpenTable) -> list[dict[str, Any]]:
@@ -154,6 +160,30 @@ def test_only_one_of_two_drivers_creates_the_table(open_: OpenTable) -> None:
     assert offsets_of(open_) == [0, 1]
 
 
+def test_total_of_rows_is_exact_after_replays_and_lost_checkpoints(open_: OpenTable) -> None:
+    assert total_of(open_) == 0
+    assert commit_batch(open_(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    assert not commit_batch(open_(), batch(0, {ZERO: 0}, {ZERO: 3}))
+    assert total_of(open_) == 3
+    assert commit_batch(open_(), batch(0, {ZERO: 0}, {ZERO: 5, ONE: 2})), "a lost checkpoint"
+    assert total_of(open_) == len(rows_of(open_)) == 7
+    stale = open_()
+    stale.stored_progress(SINK, [ZERO])
+    assert commit_batch(open_(), batch(1, {ZERO: 5}, {ZERO: 6}))
+    with pytest.raises(CommitConflict):
+        stale.commit([], SCHEMA, TableProgress(sink=SINK, offsets={ZERO: 9}, rows=99))
+    assert total_of(open_) == 8
+
+
+def test_total_of_a_table_without_one_stays_unknown(open_: OpenTable) -> None:
+    """An older version did not store it, and other writers may have added rows."""
+    attempt = open_()
+    attempt.stored_progress(SINK, [ZERO])
+    attempt.commit([], SCHEMA, TableProgress(sink=SINK, offsets={ZERO: 3}))
+    assert commit_batch(open_(), batch(1, {ZERO: 3}, {ZERO: 5}))
+    assert total_of(open_) is None
+
+
 def test_stale_driver_is_refused(open_: OpenTable) -> None:
     commit_batch(open_(), batch(0, {ZERO: 0}, {ZERO: 2}))
     stale = open_()
@@ -162,6 +192,17 @@ def test_stale_driver_is_refused(open_: OpenTable) -> None:
     with pytest.raises(CommitConflict):
         commit_batch(stale, batch(1, {ZERO: 2}, {ZERO: 4}))
     assert offsets_of(open_) == list(range(8))
+
+
+def test_stale_driver_without_rows_is_refused(open_: OpenTable) -> None:
+    """Its offsets would replace those of the other driver."""
+    commit_batch(open_(), batch(0, {ZERO: 0}, {ZERO: 2}))
+    stale = open_()
+    stale.stored_progress(SINK, [ZERO])
+    commit_batch(open_(), batch(1, {ZERO: 2}, {ZERO: 8}))
+    with pytest.raises(CommitConflict):
+        stale.commit([], SCHEMA, TableProgress(sink=SINK, offsets={ZERO: 4}))
+    assert open_().stored_progress(SINK, [ZERO]).offsets == {ZERO: 8}
 
 
 def test_stale_driver_with_new_columns_is_refused(open_: OpenTable) -> None:

@@ -27,12 +27,11 @@ from riverrun.pipeline.run.status import (
     request_stop,
     write_status,
 )
-from riverrun.pipeline.run.supervisor import partition_lags
 from riverrun.pipeline.sources.avro import AvroReader, spark_schema
 from riverrun.pipeline.sources.bounded_reads import batch_ranges, data_loss_option
 from riverrun.pipeline.sources.json_schema import extend_schema, schema_of_variant
 from riverrun.pipeline.sources.schemas import PinnedSchema
-from riverrun.pipeline.state.checkpoint import QueryCheckpoint
+from riverrun.pipeline.state.checkpoint import ROW_TOTALS_KEPT, QueryCheckpoint
 from riverrun.pipeline.state.start_offsets import (
     StartOffsets,
     check_topic_ids,
@@ -115,14 +114,6 @@ def test_undecodable_avro_value_has_a_reason() -> None:
     ):
         with pytest.raises(UndecodableValue, match=reason):
             reader.read(broken)
-
-
-def test_lag_is_the_difference_of_latest_and_end_offset() -> None:
-    sources: list[dict[str, object]] = [
-        {"endOffset": '{"t":{"0":5,"1":7}}', "latestOffset": {"t": {"0": 9, "1": 7, "2": 3}}},
-        {"endOffset": None, "latestOffset": None},
-    ]
-    assert partition_lags(sources) == {"t-0": 4, "t-1": 0, "t-2": 3}
 
 
 def test_status_and_stop_request_are_files(tmp_path: Path) -> None:
@@ -240,6 +231,22 @@ def test_checkpoint_has_batches_once_a_batch_started(tmp_path: Path) -> None:
     """Spark creates the folder when the query starts, seconds before the first batch."""
     assert not checkpoint_with(tmp_path, offsets="", commits="").has_batches()
     assert checkpoint_with(tmp_path, offsets_0="v1\n{}\n").has_batches()
+
+
+def test_total_of_a_topic_counts_each_batch_once(tmp_path: Path) -> None:
+    checkpoint = QueryCheckpoint(LocalFiles(), str(tmp_path / "checkpoint"))
+    assert checkpoint.row_total() == 0
+    for batch in range(5):
+        checkpoint.save_row_total(batch + 1, checkpoint.row_total(batches=batch) + 10)
+    assert checkpoint.row_total() == 50
+    # Spark repeats the last batch after a crash. It may write another number of rows.
+    checkpoint.save_row_total(5, checkpoint.row_total(batches=4) + 7)
+    assert checkpoint.row_total() == 47
+    assert len(list((tmp_path / "checkpoint/riverrun-rows").iterdir())) == ROW_TOTALS_KEPT
+    checkpoint.restart_from(StartOffsets(ids={"t": "2"}))
+    assert checkpoint.row_total() == 47, "a recreated topic restarts the batches at zero"
+    checkpoint.save_row_total(1, checkpoint.row_total(batches=0) + 3)
+    assert checkpoint.row_total() == 50
 
 
 def test_start_offsets_survive_a_failure_before_the_first_batch(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
-"""Runs Spark and the queries of a pipeline in a thread of their own.
+"""Starts Spark and supervises the queries of a pipeline, in a thread of its own.
 
-A call into Java may block for minutes, and an exception that a signal raises inside it breaks the
-connection to Java. The main thread therefore never calls Java: it handles signals and shows the
-status while this thread works.
+The main thread handles signals and shows the status meanwhile (``foreground``).
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from riverrun.pipeline.run.failures import error_summary
 from riverrun.pipeline.run.session import SPARK_GONE, close_session
 from riverrun.pipeline.run.sql_check import check_pipeline
 from riverrun.pipeline.run.status import PipelineStatus
+from riverrun.pipeline.run.worker_thread import WorkerThread
 
 POLL_SECONDS = 0.2
 SIGNAL_SECONDS = 1.0
@@ -32,7 +31,7 @@ INVALID = "the SQL is invalid; `riverrun pipeline validate` names the problems"
 
 
 class PipelineDriver:
-    """``start``, then ``status`` and ``stop`` from another thread until ``is_over``."""
+    """After ``start``, the main thread may call everything else."""
 
     def __init__(
         self,
@@ -48,12 +47,10 @@ class PipelineDriver:
         self._is_once = is_once
         self._supervisor: supervision.PipelineSupervisor | None = None
         self._is_stopping = threading.Event()
-        self._is_over = threading.Event()
-        self._crash: BaseException | None = None
         self._start_failure: str | None = None
         self.invalid: DeclarationError | None = None
         """Problems of the SQL, found before the first query started."""
-        self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
+        self._thread = WorkerThread(self._run, "pipeline")
 
     def start(self) -> None:
         self._thread.start()
@@ -61,7 +58,7 @@ class PipelineDriver:
     @property
     def is_starting(self) -> bool:
         """Whether no query has started, so that nothing needs to be finished."""
-        return self._supervisor is None and not self._is_over.is_set()
+        return self._supervisor is None and not self._thread.is_over
 
     @property
     def failures(self) -> list[str]:
@@ -74,12 +71,13 @@ class PipelineDriver:
         """Ask for the end after the current batches. Returns at once."""
         self._is_stopping.set()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end. Returns whether it was reached, and raises the error of a bug."""
-        is_over = self._is_over.wait(seconds)
-        if self._crash is not None:
-            raise self._crash
-        return is_over
+    @property
+    def is_over(self) -> bool:
+        """Raises the error of a bug."""
+        if self._thread.is_over:
+            self._thread.result()
+            return True
+        return False
 
     def status(self) -> PipelineStatus:
         starting, supervisor = self._starting, self._supervisor
@@ -92,15 +90,6 @@ class PipelineDriver:
         return replace(starting, queries=queries)
 
     def _run(self) -> None:
-        try:
-            self._run_spark()
-        except BaseException as error:
-            self._crash = error  # raised by ``wait``; a daemon thread must not print it
-            raise SystemExit from error
-        finally:
-            self._is_over.set()
-
-    def _run_spark(self) -> None:
         try:
             spark = self._open_session()
         except (PySparkException, Py4JError, RuntimeError, OSError) as error:

@@ -150,7 +150,7 @@ class ForegroundRun:
         """
         self._driver.start()
         try:
-            while not self._driver.wait(0):
+            while not self._driver.is_over:
                 if self._must_end_now():
                     return False
                 now = self._watch.adjusted(self._driver.status())

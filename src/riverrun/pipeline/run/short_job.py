@@ -1,6 +1,5 @@
 """Runs a short job with a Spark of its own: the check of SQL, and the audit of replicas.
 
-The job runs in a thread, because an interrupt inside a call to Java would print pages of errors.
 The output of Spark goes to a temporary file, which is kept and named if the job fails.
 """
 
@@ -9,10 +8,9 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -24,6 +22,7 @@ from riverrun.pipeline.run.failures import error_summary
 from riverrun.pipeline.run.foreground import exit_now
 from riverrun.pipeline.run.session import SETTINGS, close_session
 from riverrun.pipeline.run.spark_log import NAME, SparkLog
+from riverrun.pipeline.run.worker_thread import WorkerThread
 
 Result = TypeVar("Result")
 
@@ -50,35 +49,15 @@ def run_job(
             finally:
                 close_session(spark)
 
-        thread = _JobThread(work)
+        thread = WorkerThread(work, "job")
         try:
             thread.start()
-            thread.join()
+            result = thread.result()
         except KeyboardInterrupt:
             shutil.rmtree(folder, ignore_errors=True)
             exit_now(128 + signal.SIGINT)
-    if isinstance(thread.error, PySparkException | Py4JError | RuntimeError | OSError):
-        text = f"{app}: Spark failed: {error_summary(thread.error)}"
-        fail(f"{text}\n  Its log is {log.path}.", FAILED)
+        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+            text = f"{app}: Spark failed: {error_summary(error)}\n  Its log is {log.path}."
+            fail(text, FAILED)
     shutil.rmtree(folder, ignore_errors=True)
-    return thread.result()
-
-
-class _JobThread(threading.Thread, Generic[Result]):
-    def __init__(self, work: Callable[[], Result]) -> None:
-        super().__init__(name="job", daemon=True)
-        self._work = work
-        self._results: list[Result] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:
-            self.error = error  # raised by ``result``; a daemon thread must not print it
-            raise SystemExit from error
-
-    def result(self) -> Result:
-        if self.error is not None:
-            raise self.error
-        return self._results[0]
+    return result

@@ -87,9 +87,9 @@ class IcebergAttempt:
                 if change.added or change.widened:
                     with transaction.update_schema() as update:
                         update.union_by_name(change.schema)
-                if files:
-                    paths = [f"{self._folder}/{file.path}" for file in files]
-                    transaction.add_files(paths, check_duplicate_files=False)
+                # Also without files: only a new snapshot conflicts with the commits of others.
+                paths = [f"{self._folder}/{file.path}" for file in files]
+                transaction.add_files(paths, check_duplicate_files=False)
                 transaction.set_properties(properties)
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error

@@ -62,14 +62,17 @@ def test_every_record_is_in_the_table_exactly_once(runs: Runs, topic: str) -> No
     write(runs.bootstrap, topic, numbers(140, 150))
     supervisor = runs.once(to_table(topic))
     assert ids(runs.rows("table")) == list(range(150))
-    assert supervisor.queries[0].query.counts.rows == 10
+    shown = supervisor.status().queries[0]
+    assert (shown.rows, shown.total) == (10, 150), "of this run, and of the table"
 
     dead = read(runs.bootstrap, f"{topic}.dead-letters")
     reasons = {headers_of(record)["riverrun.reason"] for record in dead}
     assert reasons == {
         "the value is null",
-        "the value is not JSON with these fields: id bigint, name string",
+        "the value is not JSON: expecting value at character 0",
+        'id is "text", not a bigint',
     }
+    assert {headers_of(record)["riverrun.sink"] for record in dead} == {"out"}
     assert {record.value for record in dead} == {b"no JSON", b'{"id": "text"}', None}
 
 
@@ -111,6 +114,7 @@ def test_rows_that_do_not_fit_the_table_are_dead_letters(runs: Runs, topic: str)
     headers = headers_of(dead)
     assert headers["riverrun.reason"].startswith("column name is string in the table and int64")
     assert (headers["riverrun.topic"], headers["riverrun.pipeline"]) == (topic, "numbers")
+    assert headers["riverrun.sink"] == "out"
     assert json.loads(dead.value or b"")["name"] == 7
     assert supervisor.queries[0].status.dead_letters == 1
 
@@ -229,6 +233,11 @@ key = "id"
 """
     write(runs.bootstrap, topic, numbers(0, 6))
     runs.once(text)
+    supervisor = runs.once(text)
+    shown = supervisor.status().queries[0]
+    assert (shown.rows, shown.total) == (0, 3), "of this run, and of the checkpoint"
+    ends = {f"{topic}-{index}": 2 for index in range(3)}
+    assert shown.positions == ends, "two records in each partition"
     found = {record.key: record.value for record in read(runs.bootstrap, f"{topic}-even")}
     assert found == {
         b"0": b'{"id":0,"name":"N0"}',

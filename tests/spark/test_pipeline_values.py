@@ -21,6 +21,7 @@ from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.sinks.row_counts import observed_count, with_count
 from riverrun.pipeline.sources.avro import AvroReader, spark_schema
 from riverrun.pipeline.sources.decoding import PlainDecoder, decode_all, fit_to_column
+from riverrun.pipeline.sources.json_misfits import JsonValues, explain, with_explained_reason
 from riverrun.pipeline.sources.json_schema import FIELDS_MAX, extend_schema, schema_of_variant
 from riverrun.pipeline.sources.parsing import (
     REASON,
@@ -165,6 +166,72 @@ def test_only_complete_json_objects_are_rows(spark: SparkSession) -> None:
     columns = StructType([StructField("id", DoubleType())])
     found = parse_records(raw, JSON, ValueSchema(columns)).select("_raw_value", REASON)
     assert {bytes(row[0]).decode(): row[1] is None for row in found.collect()} == texts
+
+
+ORDERS = (
+    "id BIGINT, amount DOUBLE, time TIMESTAMP, day DATE, ok BOOLEAN, price DECIMAL(5,2), "
+    "to STRUCT<zip: INT, city: STRING>, sizes ARRAY<INT>, tags MAP<STRING, INT>, "
+    "lines ARRAY<STRUCT<n: INT>>, small TINYINT"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"id": 1, "amount": "notanumber"}', 'amount is "notanumber", not a double'),
+        ('{"id": "abc", "ok": 1}', 'id is "abc", not a bigint; ok is 1, not a boolean'),
+        ('{"id": 1.5}', "id is 1.5, not a bigint"),
+        ('{"id": 99999999999999999999}', "id is 99999999999999999999, not a bigint"),
+        ('{"small": 300}', "small is 300, not a tinyint"),
+        ('{"time": "yesterday"}', 'time is "yesterday", not a timestamp'),
+        ('{"day": "2024-13-01"}', 'day is "2024-13-01", not a date'),
+        ('{"price": 12345.678}', "price is 12345.678, not a decimal(5,2)"),
+        ('{"to": {"zip": "A1", "city": "Oslo"}}', 'to.zip is "A1", not an int'),
+        ('{"to": 5}', "to is 5, not a struct<zip:int,city:string>"),
+        ('{"sizes": [1, "x", 3]}', 'sizes[1] is "x", not an int'),
+        ('{"sizes": {"a": 1}}', 'sizes is {"a": 1}, not an array<int>'),
+        ('{"tags": {"a": 1, "b": "x"}}', 'tags["b"] is "x", not an int'),
+        ('{"lines": [{"n": 1}, {"n": "x"}]}', 'lines[1].n is "x", not an int'),
+        ('{"id": 1} x', 'the value has "x" after its JSON'),
+        ('{"id": 1', "the value is not JSON: expecting ',' delimiter at character 8"),
+        ("hello", "the value is not JSON: expecting value at character 0"),
+        ("", "the value is empty"),
+        ("[1]", "the value is a list, not a JSON object"),
+        ("null", "the value is the JSON null, not a JSON object"),
+        ('{"id": "\\ud800"}', 'id is "?", not a bigint'),
+        (f'{{"id": "{"x" * 99}"}}', f'id is "{"x" * 59}..., not a bigint'),
+    ],
+)
+def test_dead_letter_names_the_field_and_its_value(
+    parsed_texts: dict[str, str], text: str, reason: str
+) -> None:
+    assert parsed_texts[text] == reason
+
+
+@pytest.fixture(scope="session")
+def parsed_texts(spark: SparkSession) -> dict[str, str]:
+    """The reason of each value of the test above, found in one job."""
+    mark = next(
+        mark
+        for mark in test_dead_letter_names_the_field_and_its_value.pytestmark  # type: ignore[attr-defined]
+        if mark.name == "parametrize"
+    )
+    texts = [text for text, _ in mark.args[1]]
+    schema = StructType.fromDDL(ORDERS)
+    assert isinstance(schema, StructType)
+    raw = spark.createDataFrame([(None, text.encode(), "t", 0, 0, None) for text in texts], RAW)
+    bad = parse_records(raw, JSON, ValueSchema(schema)).filter(f"{REASON} IS NOT NULL")
+    rows = with_explained_reason(bad, JsonValues(columns=schema))
+    return {bytes(row["_raw_value"]).decode(): row[REASON] for row in rows.collect()}
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"a":' * 100_000, b'{"id": ' + b"9" * 5000 + b"}", b"{'id': 'x'}", b"\xff{}"]
+)
+def test_value_that_cannot_be_explained_does_not_stop_the_query(value: bytes) -> None:
+    schema = StructType([StructField("id", LongType())])
+    found = explain(value, None, schema)
+    assert found is None or found.startswith("the value is not ")
 
 
 def test_any_field_name_can_be_a_column(spark: SparkSession) -> None:

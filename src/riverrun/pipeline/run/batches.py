@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from riverrun.pipeline.declaration.model import SqlTransform, TableSink, TopicSink, Transform
+from riverrun.pipeline.declaration.model import (
+    SqlTransform,
+    TableSink,
+    TopicSink,
+    TopicSource,
+    Transform,
+)
 from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.offsets import (
     ApplyBatch,
@@ -29,7 +35,7 @@ from riverrun.pipeline.offsets import (
 )
 from riverrun.pipeline.run.context import QueryContext
 from riverrun.pipeline.run.transforms import run_transforms
-from riverrun.pipeline.sinks.dead_letters import DeadLetters, write_misfits
+from riverrun.pipeline.sinks.dead_letters import DeadLetters, DeadLetterTopic, write_misfits
 from riverrun.pipeline.sinks.tables.attempt import TableAttempt
 from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 from riverrun.pipeline.sinks.writing import (
@@ -41,10 +47,12 @@ from riverrun.pipeline.sinks.writing import (
     write_topic,
 )
 from riverrun.pipeline.sources.bounded_reads import reread_batch
+from riverrun.pipeline.sources.json_misfits import JsonValues
 from riverrun.pipeline.sources.parsing import REASON, parse_records, valid_rows
 from riverrun.pipeline.sources.schemas import SourceSchemas
 from riverrun.pipeline.state.start_offsets import StartOffsets, check_topic_ids
 from riverrun.pipeline.topics import create_topic
+from riverrun.registry.framing import HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +189,7 @@ class BatchProcessor:
             self._schemas.add_new_fields(source, records)
             parsed = parse_records(records, source, self._schemas.get(source))
             if source.values != "raw":
-                dead = self._dead_letters(source.dead_letters, parsed)
+                dead = self._dead_letters(source, parsed)
                 dead_letters.append(dead)
                 parsed = dead.observed_rows() if reads_once else parsed
             frames[source.name] = valid_rows(parsed)
@@ -204,11 +212,25 @@ class BatchProcessor:
                 records = reread_batch(context.spark, source, batch, context.client_options)
             if records is not None:
                 parsed = parse_records(records, source, self._schemas.get(source))
-                dead_letters.append(self._dead_letters(source.dead_letters, parsed))
+                dead_letters.append(self._dead_letters(source, parsed))
         return dead_letters
 
-    def _dead_letters(self, topic: str, parsed: DataFrame) -> DeadLetters:
-        return DeadLetters(parsed, topic, self._context.pipeline.name, self._context.client_options)
+    def _dead_letters(self, source: TopicSource, parsed: DataFrame) -> DeadLetters:
+        schema = self._schemas.get(source)
+        values = None
+        if source.values == "json" and schema is not None:
+            header_bytes = 0 if source.schema_ids is None else HEADER_BYTES
+            values = JsonValues(columns=schema.columns, header_bytes=header_bytes)
+        return DeadLetters(parsed, self._dead_letter_topic(source), values)
+
+    def _dead_letter_topic(self, source: TopicSource) -> DeadLetterTopic:
+        context = self._context
+        return DeadLetterTopic(
+            topic=source.dead_letters,
+            pipeline=context.pipeline.name,
+            sink=context.sink.name,
+            options=context.client_options,
+        )
 
     def _write_dead_letters(self, dead_letters: Sequence[DeadLetters]) -> None:
         for each in dead_letters:
@@ -221,11 +243,9 @@ class BatchProcessor:
             for row in misfits.head(1):
                 raise CannotContinue(f"{row[REASON]}. Cast it in the SQL")
             return
-        topic = context.topic_sources[0].dead_letters
-        create_topic(context.pipeline.bootstrap, topic)
-        self._counts.dead_letters += write_misfits(
-            misfits, topic, context.pipeline.name, context.client_options
-        )
+        to = self._dead_letter_topic(context.topic_sources[0])
+        create_topic(context.pipeline.bootstrap, to.topic)
+        self._counts.dead_letters += write_misfits(misfits, to)
 
     def _read_offsets(self, batch_id: int) -> MicroBatch:
         """The offset range of a batch, from Spark's offset log.

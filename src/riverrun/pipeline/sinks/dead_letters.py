@@ -7,6 +7,7 @@ is read a second time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -14,21 +15,45 @@ from pyspark.sql import functions as F
 
 from pyspark_riverrun.source import FORMAT
 from riverrun.pipeline.sinks.row_counts import COUNT, observed_count
+from riverrun.pipeline.sources.json_misfits import JsonValues, with_explained_reason
 from riverrun.pipeline.sources.parsing import REASON
 
 ORIGIN_FIELDS: Final = ("topic", "partition", "offset")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterTopic:
+    """Where dead letters go, and the headers that all of them have."""
+
+    topic: str
+    pipeline: str
+    sink: str
+    options: Mapping[str, str]
+    """Options of the data source."""
+
+    def send(self, rows: DataFrame, key: Column, value: Column, origin: Mapping[str, str]) -> None:
+        """Write the rows, with headers for the reason and the origin."""
+        headers = [
+            _header("reason", F.col(REASON)),
+            *(_header(name, F.col(column)) for name, column in origin.items()),
+            _header("pipeline", F.lit(self.pipeline)),
+            _header("sink", F.lit(self.sink)),
+        ]
+        records = rows.select(
+            key.alias("key"), value.alias("value"), F.array(*headers).alias("headers")
+        )
+        writer = records.write.format(FORMAT).options(**self.options)
+        writer.option("topic", self.topic).mode("append").save()
+
+
 class DeadLetters:
     """The dead letters of one source in one batch."""
 
-    def __init__(
-        self, parsed: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]
-    ) -> None:
+    def __init__(self, parsed: DataFrame, to: DeadLetterTopic, values: JsonValues | None) -> None:
+        """``values`` is None if the values are not JSON."""
         self._parsed = parsed
-        self._topic = topic
-        self._pipeline = pipeline
-        self._options = options
+        self._to = to
+        self._values = values
         self._observation: Observation | None = None
 
     def observed_rows(self) -> DataFrame:
@@ -44,50 +69,24 @@ class DeadLetters:
         if count is None:
             count = bad.count()
         if count:
-            _write(bad, self._topic, self._pipeline, self._options)
+            if self._values is not None:
+                bad = with_explained_reason(bad, self._values)
+            origin = {name: f"_{name}" for name in ORIGIN_FIELDS}
+            self._to.send(bad, F.col("_raw_key"), F.col("_raw_value"), origin)
         return count
 
 
-def write_misfits(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> int:
+def write_misfits(rows: DataFrame, to: DeadLetterTopic) -> int:
     """Write rows of a transform as JSON. Headers name their origin as far as columns keep it."""
     fields = [name for name in rows.columns if name != REASON]
     value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)))
     origin = {name: f"_{name}" for name in ORIGIN_FIELDS if f"_{name}" in fields}
     key = F.col("_key") if "_key" in fields else F.lit(None).cast("string")
-    headers = [
-        _header("reason", F.col(REASON)),
-        *_origin_headers(origin),
-        _header("pipeline", F.lit(pipeline)),
-    ]
-    records = rows.select(
-        key.alias("key"), value.alias("value"), F.array(*headers).alias("headers")
-    )
-    count = records.count()
-    _send(records, topic, options)
+    count = rows.count()
+    to.send(rows, key, value, origin)
     return count
-
-
-def _write(rows: DataFrame, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
-    """Write the original records, with headers for their origin and the reason."""
-    headers = F.array(
-        _header("reason", F.col(REASON)),
-        *_origin_headers({name: f"_{name}" for name in ORIGIN_FIELDS}),
-        _header("pipeline", F.lit(pipeline)),
-    )
-    records = rows.select(
-        F.col("_raw_key").alias("key"), F.col("_raw_value").alias("value"), headers.alias("headers")
-    )
-    _send(records, topic, options)
-
-
-def _origin_headers(columns: Mapping[str, str]) -> list[Column]:
-    return [_header(name, F.col(column)) for name, column in columns.items()]
 
 
 def _header(name: str, value: Column) -> Column:
     text = value.cast("string").cast("binary")
     return F.struct(F.lit(f"riverrun.{name}").alias("key"), text.alias("value"))
-
-
-def _send(records: DataFrame, topic: str, options: Mapping[str, str]) -> None:
-    records.write.format(FORMAT).options(**options).option("topic", topic).mode("append").save()

@@ -78,7 +78,7 @@ def _json_rows(rows: DataFrame, schema: ValueSchema) -> tuple[DataFrame, Column]
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _NOT_JSON}
     rows = rows.withColumn(_VALUE, F.from_json(text, known, options))
     is_broken = F.col(f"{_VALUE}.{_NOT_JSON}").isNotNull() | ~_is_one_value(text)
-    misfit = F.lit(_misfit(schema.columns))
+    misfit = F.lit(json_misfit(schema.columns))
     if schema.decoding is None:
         return rows, F.when(is_broken, misfit)
     return rows, F.when(F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT)).when(is_broken, misfit)
@@ -118,7 +118,8 @@ def _missing(source: TopicSource, broken: Column) -> Column:
     return broken
 
 
-def _misfit(schema: StructType) -> str:
+def json_misfit(schema: StructType) -> str:
+    """The reason of every JSON value that does not fit. ``json_misfits`` finds the field."""
     fields = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in schema.fields)
     return f"the value is not JSON with these fields: {fields}"
 

@@ -66,11 +66,14 @@ class ProblemExplainer:
 
     def of_transform(self, failed: InvalidTransform) -> Problem:
         transform, error = failed.transform, failed.error
+        inputs = [name for name in transform.inputs if name in self.columns]
+        known = list(dict.fromkeys(column for name in inputs for column in self.columns[name]))
+        text, remedy = self._explain(error, known)
         if not isinstance(transform, SqlTransform):
             where = f"transforms.{transform.name}.python"
-            return self._problem(where, plain_message(error), "correct the function")
-        text, remedy = self._explain(transform, error)
+            return self._problem(where, text, remedy or "correct the function")
         where = f"transforms.{transform.name}.sql"
+        remedy = remedy or "correct the query"
         return self._problem(where, text, remedy, self._line(transform, error))
 
     def of_sink(self, sink: Sink, failed: InvalidTransform) -> Problem:
@@ -87,6 +90,11 @@ class ProblemExplainer:
     def of_field(self, where: str, text: str, remedy: str) -> Problem:
         return self._problem(where, text, remedy)
 
+    def of_expression(self, where: str, error: AnalysisException, known: Sequence[str]) -> Problem:
+        """A field is an invalid expression over these columns."""
+        text, remedy = self._explain(error, known)
+        return self._problem(where, text, remedy or "correct the expression")
+
     def describe(self, problem: Problem) -> str:
         """The problem in one line."""
         place = "" if self.pipeline.file is None else str(self.pipeline.file)
@@ -98,27 +106,25 @@ class ProblemExplainer:
             line = None if document is None else document.line_of(tuple(where.split(".")))
         return Problem(field=where, line=line, text=text, remedy=remedy)
 
-    def _explain(self, transform: SqlTransform, error: AnalysisException) -> tuple[str, str]:
+    def _explain(self, error: AnalysisException, known: Sequence[str]) -> tuple[str, str]:
+        """The text, and the remedy if there is a special one."""
         condition = error.getCondition() or ""
         parameters = error.getMessageParameters() or {}
-        inputs = [name for name in transform.inputs if name in self.columns]
         if condition.startswith(UNRESOLVED_COLUMN):
             name = _unquoted(parameters.get("objectName", ""))
             proposed = [_unquoted(one) for one in parameters.get("proposal", "").split(", ") if one]
-            known = list(dict.fromkeys(col for one in inputs for col in self.columns[one]))
             known = known or [one.rpartition(".")[2] for one in proposed]
             near = alike(name.rpartition(".")[2], known)
             return f"column {name} does not exist{near}", f"use one of {_listed(known)}"
         if condition == NO_TABLE:
             name = _unquoted(parameters.get("relationName", ""))
             names = [*self.pipeline.sources, *self.pipeline.transforms]
-            others = [one for one in names if one != transform.name]
-            text = f"no source or transform is named {name}{alike(name, others)}"
-            return text, f"use one of {_listed(others)}"
+            text = f"no source or transform is named {name}{alike(name, names)}"
+            return text, f"use one of {_listed(names)}"
         if condition == UNRESOLVED_ROUTINE:
             name = _unquoted(parameters.get("routineName", ""))
             return f"function {name} does not exist", "use a function of Spark SQL"
-        return plain_message(error), "correct the query"
+        return plain_message(error), ""
 
     def _aggregate(self, sink: Sink) -> tuple[str, str]:
         sources, _ = self.pipeline.inputs_of(sink)
@@ -177,7 +183,7 @@ def plain_message(error: AnalysisException) -> str:
     """Spark's message without its codes and the lines that follow."""
     text = (error.getMessage() or str(error)).strip()
     text = _TAIL.sub("", _HEAD.sub("", text)).split("\n")[0].rstrip(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def alike(name: str, known: Sequence[str]) -> str:

@@ -33,7 +33,6 @@ from riverrun.pipeline.run.analysis import (
     alike,
     check_streaming,
     file_of,
-    plain_message,
 )
 from riverrun.pipeline.run.context import QueryContext
 from riverrun.pipeline.run.failures import is_missing_path, transient_errors
@@ -195,7 +194,8 @@ class PipelineCheck:
         try:
             result.select(F.coalesce(F.expr(sink.delete), F.lit(False)))
         except AnalysisException as error:
-            self._report(sink, "delete", plain_message(error), "write a condition on the columns")
+            where = f"sinks.{sink.name}.delete"
+            self._problems.append(self._explainer().of_expression(where, error, result.columns))
 
     def _check_names(self, sink: TableSink, columns: Sequence[str]) -> None:
         names = [name.lower() for name in columns]

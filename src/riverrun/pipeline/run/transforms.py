@@ -98,7 +98,9 @@ def _attributed(transform: PythonTransform) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, transient_errors()):
+        # PySpark's errors about wrong arguments are errors of the caller too.
+        is_wrong_call = isinstance(error, AttributeError | TypeError | ValueError)
+        if isinstance(error, transient_errors()) and not is_wrong_call:
             raise
         where = _line_of(error, transform.module)
         text = f"{where}: {type(error).__name__}: {error}"

@@ -60,6 +60,7 @@ class FakeSupervisor:
         self.state = "starting"
         self.ticks: list[Callable[[], None]] = []
         self.stopping: Callable[[], None] = lambda: None
+        self.batch: int | None = None
 
     def __call__(self, _spark: object, pipeline: Pipeline, *, is_once: bool) -> "FakeSupervisor":
         return self
@@ -87,7 +88,7 @@ class FakeSupervisor:
             ui=None,
             since_ms=1,
             now_ms=2,
-            queries=[QueryStatus(sink="b", state=self.state)],
+            queries=[QueryStatus(sink="b", state=self.state, current_batch=self.batch)],
         )
 
 
@@ -239,6 +240,7 @@ def test_first_signal_is_acknowledged_and_a_second_one_ends_at_once(
         os.kill(os.getpid(), signal.SIGINT)
         has_ended.wait(WAIT_SECONDS)
 
+    fake.batch = 3
     fake.ticks, fake.stopping = [lambda: os.kill(os.getpid(), signal.SIGINT)], batch
     with pytest.raises(ExitedNow):
         run(pipeline)

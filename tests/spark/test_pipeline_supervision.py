@@ -93,6 +93,9 @@ class FakeSinkQuery:
         with self.batch:
             pass
 
+    def publish_positions(self) -> None:
+        pass
+
 
 class FakeContext:
     master, uiWebUrl = "local", "http://here"

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from riverrun.client.offsets import offsets_at
+from riverrun.client.offsets import commit_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -33,6 +33,8 @@ TOPIC_RESOURCE = 2
 NO_TABLE = "none"
 BROKER_DEFAULT = -1
 TIMEOUT_MS = 30_000
+COMMIT_SECONDS_MAX = 5.0
+"""Publishing the lag is not worth a longer wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,19 @@ def _offsets_at(
     for at, offset in run_request(bootstrap, request).items():
         found.setdefault(at.topic, {})[at.partition] = offset
     return found
+
+
+def commit_positions(bootstrap: str, group: str, positions: Mapping[str, int]) -> None:
+    """Commit offsets by partition name, such as ``clicks-0``, without being a member."""
+    offsets: dict[TopicPartition, int] = {}
+    for name, offset in positions.items():
+        topic, _, index = name.rpartition("-")
+        offsets[TopicPartition(TopicName(topic), PartitionIndex(int(index)))] = offset
+
+    async def request(pool: ConnectionPool) -> None:
+        await asyncio.wait_for(commit_offsets(pool, group, offsets), COMMIT_SECONDS_MAX)
+
+    run_request(bootstrap, request)
 
 
 def create_topic(

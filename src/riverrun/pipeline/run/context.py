@@ -28,6 +28,11 @@ class QueryContext:
         return self.pipeline.progress_id(self.sink)
 
     @property
+    def group(self) -> str:
+        """The consumer group that shows the lag of the query."""
+        return f"{self.pipeline.name}.{self.sink.name}"
+
+    @property
     def topic_sources(self) -> list[TopicSource]:
         sources, _ = self.pipeline.inputs_of(self.sink)
         return [source for source in sources if isinstance(source, TopicSource)]

@@ -157,7 +157,8 @@ class Display:
             return
         states = {query.sink: (query.state, query.reason) for query in status.queries}
         now = time.monotonic()
-        if not is_last and states == self._last and now < self._next:
+        is_starting = all(query.state == STARTING for query in status.queries)
+        if not is_last and states == self._last and (is_starting or now < self._next):
             return
         is_over = all(query.state in FINAL for query in status.queries)
         if is_over and not is_last:
@@ -195,7 +196,8 @@ class Display:
     def _footer(self, status: PipelineStatus, *, is_last: bool) -> list[Text]:
         if is_last:
             return []
-        if all(query.state == STARTING for query in status.queries) and status.ui is None:
+        is_starting = all(query.state == STARTING for query in status.queries)
+        if is_starting and status.ui is None:
             first = f"starting Spark ({status.master})"
         else:
             first = "" if status.ui is None else f"Spark UI {status.ui}"
@@ -203,7 +205,8 @@ class Display:
         lines = [Text(text, style="dim") for text in (first, log) if text]
         if self._announced is not None:
             return [*lines, Text(self._announced, style="bold yellow")]
-        return [*lines, Text("Ctrl-C ends after the current batch", style="dim")]
+        when = "at once" if is_starting else "after the current batch"
+        return [*lines, Text(f"Ctrl-C ends {when}", style="dim")]
 
 
 def _seconds(since_ms: int | None, now_ms: int) -> int:

@@ -180,8 +180,8 @@ class ForegroundRun:
         last.has_ended = True
         for query in last.queries:
             if query.state not in ("ended", "failed"):
-                query.reason = None if query.state == "starting" else CUT_SHORT
                 query.state = "ended"
+                query.reason = None if query.current_batch is None else CUT_SHORT
             query.current_batch = query.current_records = query.current_since_ms = None
         write_status(self._pipeline.state, last)
         self._display.show(last, is_last=True)

@@ -8,6 +8,7 @@ or not at all (see ``pipeline.offsets``).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from riverrun.model.errors import KafkaError
 from riverrun.pipeline.declaration.model import FileSource, Source, TableSink, Transform
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
 from riverrun.pipeline.offsets import StoredProgress
@@ -36,6 +38,7 @@ from riverrun.pipeline.run.start import (
 )
 from riverrun.pipeline.run.transforms import is_stateful, run_transforms
 from riverrun.pipeline.sources.schemas import SourceSchemas
+from riverrun.pipeline.topics import commit_positions
 
 
 class QueryStopping(Exception):
@@ -155,6 +158,16 @@ class SinkQuery:
         """Wait until the current batch ends."""
         with self._batch_lock:
             pass
+
+    def publish_positions(self) -> None:
+        """Commit the positions to the query's group, so that tools show the lag after the end.
+
+        The source does it when it plans a batch, so not for the last one. Nothing depends on it.
+        """
+        context, positions = self._context, self.counts.positions
+        if positions and context.topic_sources:
+            with contextlib.suppress(KafkaError, OSError):
+                commit_positions(context.pipeline.bootstrap, context.group, positions)
 
     def has_recreated_topics(self) -> bool:
         """Whether a topic was deleted and recreated, so that a restart reads other records."""

@@ -7,17 +7,20 @@ status.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from pathlib import Path
 from typing import Self
 
+from pyspark.logger import PySparkLogger
+
 NAME = "spark.log"
 PREVIOUS_SUFFIX = ".1"
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """Per file. One older file is kept."""
-PYSPARK_LOGGER = "SQLQueryContextLogger"
-"""PySpark creates this logger with a handler for standard error, unless it exists."""
+PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark logs each error of the analyzer with one of them, to standard error."""
 
 
 class SparkLog:
@@ -25,25 +28,35 @@ class SparkLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handler: logging.Handler | None = None
+        self._cleanup = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             self.path.replace(self._previous)
         self.path.touch()
-        self._handler = logging.FileHandler(self.path)
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logging.getLogger().addHandler(self._handler)
-        logging.getLogger(PYSPARK_LOGGER)
+        formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        handler = self._handle(logging.getLogger())
+        handler.setFormatter(formatter)
+        for name in PYSPARK_LOGGERS:
+            logger = PySparkLogger.getLogger(name)
+            for other in list(logger.handlers):
+                logger.removeHandler(other)
+                self._cleanup.callback(logger.addHandler, other)
+            self._handle(logger)
         logging.captureWarnings(True)
+        self._cleanup.callback(logging.captureWarnings, False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._handler is not None, "the log was opened"
-        logging.captureWarnings(False)
-        logging.getLogger().removeHandler(self._handler)
-        self._handler.close()
+        self._cleanup.close()
+
+    def _handle(self, logger: logging.Logger) -> logging.Handler:
+        handler = logging.FileHandler(self.path)
+        logger.addHandler(handler)
+        self._cleanup.callback(handler.close)
+        self._cleanup.callback(logger.removeHandler, handler)
+        return handler
 
     def limit(self) -> None:
         """Empty a file that is too long. All writers append, so they continue at its start."""

@@ -164,7 +164,7 @@ class SourceStreams:
             .options(**data_loss_option(source))
             .option("subscribe", ",".join(source.topics))
             .option("startingOffsets", self.start.starting_offsets(self.topics, source.topics))
-            .option("kafka.group.id", f"{context.pipeline.name}.{context.sink.name}")
+            .option("kafka.group.id", context.group)
         )
         if source.rows_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", source.rows_per_batch)

@@ -105,6 +105,7 @@ class QuerySupervisor:
         self.status = self.snapshot()
         if not self.is_over:
             self.status.state = "ended"
+        self.query.publish_positions()
 
     def snapshot(self) -> QueryStatus:
         """The status with the current counts. Any thread may call it: it needs no Java."""

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_riverrun.cluster.link import link_to
 from pyspark_riverrun.options import BadOption, read_options, write_options
 from pyspark_riverrun.reading.batch_reader import BatchReader
 from pyspark_riverrun.reading.stream_reader import StreamReader
@@ -52,7 +53,8 @@ class RiverrunSource(DataSource):
     Columns of a write are ``value``, and optionally ``key``, ``topic``, ``partition`` and
     ``headers``. Batch writes need ``.mode("append")``.
 
-    An invalid option raises ``BadOption`` before anything is read or written.
+    An invalid option raises ``BadOption`` before anything is read or written, and an address where
+    no node answers raises ``ClusterUnreachable`` within seconds.
     """
 
     @classmethod
@@ -77,6 +79,7 @@ class RiverrunSource(DataSource):
         check_schema(schema, options)
         if overwrite:
             raise BadOption('a topic cannot be overwritten; write with .mode("append")')
+        link_to(options.cluster).reach()
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -84,6 +87,7 @@ class RiverrunSource(DataSource):
         check_schema(schema, options)
         if overwrite:
             raise BadOption('a topic cannot hold a complete result; use .outputMode("append")')
+        link_to(options.cluster).reach()
         return StreamWriter(options)
 
 

@@ -9,6 +9,7 @@ processes keep two cores busy; a third would start another Spark and three more 
 import itertools
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,14 @@ def spark_cluster() -> Iterator[Cluster]:
 def topic() -> str:
     """A unique topic name."""
     return f"topic-{os.getpid()}-{next(NAMES)}"
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address without a listener."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture

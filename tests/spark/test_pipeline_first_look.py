@@ -1,6 +1,5 @@
 """Checks of ``riverrun pipeline run`` before Spark starts."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ def declared(folder: Path, text: str, bootstrap: str) -> Pipeline:
     file = folder / "p.toml"
     file.write_text(text)
     return read_pipeline(file, bootstrap=bootstrap)
-
-
-@pytest.fixture
-def nowhere() -> str:
-    """An address without a listener."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("is_once", [True, False])

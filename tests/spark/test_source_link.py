@@ -1,17 +1,21 @@
 """Links live as long as their process, up to a maximum number."""
 
 import asyncio
+import socket
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from pyspark_riverrun.cluster.link import BrokerLink, BrokerLinks
+from pyspark_riverrun.cluster.link import FIRST_CONTACT_S_MAX, BrokerLink, BrokerLinks
 from pyspark_riverrun.options import ClusterOptions, read_options
-from tests.processes import until
+from riverrun.client.pool import ClusterUnreachable
+from tests.processes import serve, until
 
 
-def options(client_id: str) -> ClusterOptions:
-    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "kafka.client.id": client_id}
+def options(client_id: str, servers: str = "h:1") -> ClusterOptions:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "a", "kafka.client.id": client_id}
     return read_options(given, is_streaming=True).cluster
 
 
@@ -45,6 +49,38 @@ def test_pending_call_fails_when_the_link_is_closed() -> None:
 
     with pytest.raises(ConnectionError, match="the link was closed"):
         link.run(close_and_wait())
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_addresses_that_never_answered_are_reported_within_seconds(
+    nowhere: str, silent: str
+) -> None:
+    link = BrokerLink(options("x", f"{nowhere},{silent},nowhere.invalid:9092"))
+    with pytest.raises(ClusterUnreachable) as caught:
+        link.reach()
+    text = str(caught.value)
+    assert text.startswith(
+        f"no node answers at {nowhere} (connection refused), {silent} (no answer "
+    )
+    assert "nowhere.invalid:9092 (" in text
+    assert text.endswith("Correct kafka.bootstrap.servers, or start the cluster")
+    assert FIRST_CONTACT_S_MAX < 10
+    link.close()
+
+
+def test_one_address_that_answers_is_enough(silent: str, tmp_path: Path) -> None:
+    with serve(tmp_path) as node:
+        link = BrokerLink(options("x", f"{silent},{node.bootstrap}"))
+        link.reach()
+        node.kill()
+        link.reach()  # later requests have their own, longer limits
+        link.close()
 
 
 class FakeConnection:

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,45 @@ def test_checkpoint_offsets_have_the_connectors_format(
     assert list(offsets) == [topic]
     assert sorted(offsets[topic]) == ["0", "1"]
     assert sum(offsets[topic].values()) == 20
+
+
+def read_batch(spark: SparkSession, address: str, folder: Path) -> None:
+    reader = spark.read.format("riverrun").option("kafka.bootstrap.servers", address)
+    reader.option("subscribe", "t").load().collect()
+
+
+def read_stream(spark: SparkSession, address: str, folder: Path) -> None:
+    reader = spark.readStream.format("riverrun").option("kafka.bootstrap.servers", address)
+    rows = reader.option("subscribe", "t").load()
+    rows.writeStream.format("noop").start().awaitTermination()
+
+
+def write_batch(spark: SparkSession, address: str, folder: Path) -> None:
+    rows = spark.range(3).selectExpr("cast(id as string) value")
+    writer = rows.write.format("riverrun").option("kafka.bootstrap.servers", address)
+    writer.option("topic", "t").mode("append").save()
+
+
+def write_stream(spark: SparkSession, address: str, folder: Path) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
+    writer = rows.writeStream.format("riverrun").option("kafka.bootstrap.servers", address)
+    writer = writer.option("topic", "t").option("checkpointLocation", str(folder / "checkpoint"))
+    writer.start().awaitTermination()
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("use", [read_batch, read_stream, write_batch, write_stream])
+def test_wrong_address_is_reported_in_one_sentence(
+    spark: SparkSession,
+    nowhere: str,
+    tmp_path: Path,
+    use: Callable[[SparkSession, str, Path], None],
+) -> None:
+    """And within seconds: retries take two minutes, which is more than the limit of this test."""
+    with pytest.raises(PySparkException) as caught:
+        use(spark, nowhere, tmp_path)
+    (line,) = [line for line in str(caught.value).splitlines() if "no node answers" in line]
+    assert line.endswith(
+        f"ClusterUnreachable: no node answers at {nowhere} (connection refused). Correct "
+        "kafka.bootstrap.servers, or start the cluster"
+    )

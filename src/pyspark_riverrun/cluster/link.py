@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from pyspark_riverrun.options import ClusterOptions
-from riverrun.client.pool import Address, ConnectionPool
+from riverrun.client.pool import Address, ClusterUnreachable, ConnectionPool
 from riverrun.client.retry import RetryPolicy
 from riverrun.client.stream import StreamConnection
 
@@ -29,6 +29,9 @@ LINKS_MAX: Final = 16
 CLOSED: Final = "the link was closed because too many others were opened"
 IDLE_MAX: Final = 8
 """Idle connections per node that are kept for the next task."""
+FIRST_CONTACT_S_MAX: Final = 3.0
+"""A node that restarts answers within this time. A wrong address never does."""
+FIRST_CONTACT_PAUSE_S: Final = 0.25
 
 
 class BrokerLink:
@@ -38,6 +41,7 @@ class BrokerLink:
         self.options = options
         self._loop = uvloop.new_event_loop()
         self._idle: dict[Address, list[StreamConnection]] = {}
+        self._is_reached = False
         self.pool = ConnectionPool(
             options.bootstrap,
             client_id=options.client_id,
@@ -59,6 +63,51 @@ class BrokerLink:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
         except CancelledError:
             raise ConnectionError(CLOSED) from None
+
+    def reach(self) -> None:
+        """Connect to any node, unless this process has done it before.
+
+        Requests are retried for minutes, because nodes restart. But if no address has ever
+        answered, the addresses are most likely wrong, and the user should know at once. Raises
+        ClusterUnreachable with all addresses.
+        """
+        if not self._is_reached:
+            self.run(self._reach())
+            self._is_reached = True
+
+    async def _reach(self) -> None:
+        limit = min(FIRST_CONTACT_S_MAX, self.options.api_timeout_s)
+        end = asyncio.get_running_loop().time() + limit
+        while True:
+            failures = await asyncio.gather(
+                *(self._try_address(address, end) for address in self.options.bootstrap)
+            )
+            if not all(failures):
+                return
+            if asyncio.get_running_loop().time() + FIRST_CONTACT_PAUSE_S >= end:
+                break
+            await asyncio.sleep(FIRST_CONTACT_PAUSE_S)
+        tried = [
+            f"{host}:{port} ({failure})"
+            for (host, port), failure in zip(self.options.bootstrap, failures, strict=True)
+        ]
+        raise ClusterUnreachable(
+            f"no node answers at {', '.join(tried)}. Correct kafka.bootstrap.servers, or start "
+            "the cluster"
+        )
+
+    async def _try_address(self, address: Address, end: float) -> str:
+        """Why the address does not answer; empty if it does."""
+        try:
+            async with asyncio.timeout_at(end):
+                self.release(address, await self.stream_to(address))
+        except TimeoutError:
+            return "no answer in time"
+        except ConnectionRefusedError:
+            return "connection refused"
+        except (OSError, UnicodeError) as error:
+            return getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return ""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> LinkTask:
         """Run a coroutine in the background. The caller must stop it."""

@@ -24,7 +24,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        planner = Planner(link_to(options.cluster), options)
+        link = link_to(options.cluster)
+        link.reach()
+        planner = Planner(link, options)
         found = planner.find()
         # Resolve the start last. If retention advanced the log start offset in between,
         # ``_checked`` would report the older start as data loss. It also limits the start to the

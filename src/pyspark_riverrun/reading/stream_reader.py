@@ -150,7 +150,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planner(self) -> Planner:
         if self._own_planner is not None:
             return self._own_planner
-        return Planner(link_to(self._options.cluster), self._options)
+        link = link_to(self._options.cluster)
+        link.reach()
+        return Planner(link, self._options)
 
     def _find(self, planner: Planner, known: Iterable[TopicPartition] = ()) -> SubscribedPartitions:
         """Find partitions, and report topics that were recreated."""

@@ -130,7 +130,9 @@ class StreamConnection(BrokerProtocol, asyncio.BufferedProtocol):
             return None
         size: int = LENGTH.unpack_from(self._buffer, self._start)[0]
         if not 4 <= size <= RESPONSE_BYTES_MAX:
-            self._fail(ConnectionError(f"{self.address} sent a frame of {size} bytes"))
+            is_http = self._buffer[self._start : self._start + 4] == b"HTTP"
+            text = "speaks HTTP, not Kafka's protocol" if is_http else f"sent {size} bytes"
+            self._fail(ConnectionError(f"{self.address} {text}"))
             self.abort()
             return None
         if held - 4 < size:

@@ -495,7 +495,7 @@ def shown_status(
     capsys.readouterr()
     code = 0
     try:
-        command.status(file_of(pipeline), as_json=as_json)
+        command.status(file_of(pipeline), as_json=as_json, no_headers=True)
     except typer.Exit as ended:
         code = ended.exit_code
     return code, capsys.readouterr().out

@@ -12,7 +12,7 @@ from riverrun.pipeline.run.sql_check import (
     PipelineCheck,
     check_pipeline,
     has_checkable_sql,
-    inferred_sources,
+    sources_without_columns,
 )
 from riverrun.pipeline.sources.schemas import PinnedSchema
 from riverrun.pipeline.state.versioned_file import LocalFiles
@@ -227,7 +227,7 @@ def test_sql_over_an_inferred_schema_is_checked_once_it_is_known(
     assert problems_in(spark, tmp_path, text) == []
     pipeline = read_pipeline(tmp_path / "p.toml")
     assert not has_checkable_sql(pipeline)
-    assert inferred_sources(pipeline, ["t"]) == ["orders"]
+    assert sources_without_columns(pipeline, ["t"]) == ["orders"]
     known = spark.createDataFrame([], "id BIGINT").schema
     PinnedSchema(LocalFiles(), str(pipeline.state), "orders").extend(known)
     (problem,) = problems_in(spark, tmp_path, text)

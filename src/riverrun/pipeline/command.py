@@ -170,7 +170,7 @@ def validate(
     ]
     print(f"{file} is valid: pipeline {pipeline.name} with {', '.join(parts)}")
     for source in unchecked:
-        print(f"The schema of sources.{source} is inferred: its SQL is checked when a run starts.")
+        print(f"sources.{source} has no declared columns: its SQL is checked when a run starts.")
 
 
 def run(
@@ -400,11 +400,15 @@ def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_jso
 def _check_sql(pipeline: Pipeline) -> list[str]:
     """Analyze the SQL with a local Spark. Exits if there are problems.
 
-    Returns the inferred sources, whose SQL cannot be checked before they have records.
+    Returns the sources whose columns are not declared, so that their SQL is not checked.
     """
     from riverrun.pipeline.errors import DeclarationError
     from riverrun.pipeline.run.short_job import run_job
-    from riverrun.pipeline.run.sql_check import check_pipeline, has_checkable_sql, inferred_sources
+    from riverrun.pipeline.run.sql_check import (
+        check_pipeline,
+        has_checkable_sql,
+        sources_without_columns,
+    )
 
     if has_checkable_sql(pipeline):
         if sys.stderr.isatty():
@@ -419,4 +423,4 @@ def _check_sql(pipeline: Pipeline) -> list[str]:
             )
         except DeclarationError as error:
             fail(str(error), USAGE)
-    return inferred_sources(pipeline, list(pipeline.transforms))
+    return sources_without_columns(pipeline, list(pipeline.transforms))

@@ -1,8 +1,9 @@
 """Checks transforms and sinks against the declared schemas, without a cluster.
 
 Each source is replaced by a stream without records that has the same columns. Spark's analyzer then
-finds the errors that it would find at the start of the query. Sources whose schema is inferred have
-no columns before their first records, so what depends on them is checked at the start of a run.
+finds the errors that it would find at the start of the query. The columns of some sources are known
+only when a run starts: they are inferred from records, or come from a registry. What depends on
+them is checked then.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from riverrun.pipeline.run.context import QueryContext
 from riverrun.pipeline.run.failures import is_missing_path, transient_errors
 from riverrun.pipeline.run.start import with_watermark
 from riverrun.pipeline.run.transforms import apply_transform, is_stateful
-from riverrun.pipeline.sources.parsing import declared_schema, parse_records, valid_rows
+from riverrun.pipeline.sources.parsing import ValueSchema, parse_records, valid_rows
+from riverrun.pipeline.sources.schemas import declared_schema
 
 RECORD_FIELDS = ("key", "value", "topic", "partition", "offset", "timestamp")
 
@@ -52,17 +54,19 @@ def check_pipeline(spark: SparkSession, pipeline: Pipeline) -> None:
 
 def has_checkable_sql(pipeline: Pipeline) -> bool:
     """Whether a transform reads only sources with a declared schema."""
-    return any(not inferred_sources(pipeline, [name]) for name in pipeline.transforms)
+    return any(not sources_without_columns(pipeline, [name]) for name in pipeline.transforms)
 
 
-def inferred_sources(pipeline: Pipeline, transforms: Sequence[str]) -> list[str]:
-    """The sources of these transforms whose schema is inferred."""
+def sources_without_columns(pipeline: Pipeline, transforms: Sequence[str]) -> list[str]:
+    """The sources of these transforms whose columns are not declared."""
     found: dict[str, None] = {}
 
     def visit(name: str) -> None:
         source = pipeline.sources.get(name)
         if source is not None:
-            if isinstance(source, TopicSource) and _is_inferred(source):
+            if isinstance(source, TopicSource) and (
+                source.follows_registry or _is_inferred(source)
+            ):
                 found[name] = None
             return
         for needed in pipeline.transforms[name].inputs:
@@ -127,17 +131,21 @@ class PipelineCheck:
                 columns = {field.name: field.dataType for field in schema.fields}
                 return with_watermark(_with_columns(stream, columns), source.watermark)
             case TopicSource():
-                known = None
-                if _is_inferred(source):
-                    context = QueryContext(self._spark, self._pipeline, sink)
-                    known = context.pinned_schema(source).load()
-                    if known is None:
-                        return None
-                elif source.values != "raw":
-                    known = declared_schema(source)
+                known = self._value_schema(source, sink)
+                if known is None and source.values != "raw":
+                    return None
                 records = _with_columns(stream, {name: FIELDS[name] for name in RECORD_FIELDS})
                 rows = valid_rows(parse_records(records, source, known))
                 return with_watermark(rows, source.watermark)
+
+    def _value_schema(self, source: TopicSource, sink: Sink) -> ValueSchema | None:
+        """None if it is not known, and for raw values."""
+        if source.values == "raw" or source.follows_registry:
+            return None
+        if not _is_inferred(source):
+            return declared_schema(source)
+        pinned = QueryContext(self._spark, self._pipeline, sink).pinned_schema(source).load()
+        return None if pinned is None else ValueSchema(pinned)
 
     def _transform_frame(self, transform: Transform) -> DataFrame | None:
         inputs = {name: self._frames[name] for name in transform.inputs}

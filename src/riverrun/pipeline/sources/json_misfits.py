@@ -35,7 +35,12 @@ MISFITS_MAX = 3
 """Fields that a reason names."""
 VALUE_CHARACTERS_MAX = 60
 _READ = "_read"
-_INTEGER_BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_INTEGER_BITS: dict[type[DataType], int] = {
+    ByteType: 8,
+    ShortType: 16,
+    IntegerType: 32,
+    LongType: 64,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

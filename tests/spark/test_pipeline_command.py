@@ -21,7 +21,7 @@ from riverrun.pipeline.run import cluster_watch as watch
 from riverrun.pipeline.run import foreground, supervisor
 from riverrun.pipeline.run import session as spark
 from riverrun.pipeline.run.display import Display, status_tables, under_way
-from riverrun.pipeline.run.foreground import REPEATED_SIGNAL_SECONDS, StopSignals
+from riverrun.pipeline.run.foreground import SAME_SIGNAL_SECONDS, StopSignals
 from riverrun.pipeline.run.status import (
     SILENT_SECONDS_MAX,
     AlreadyRunning,
@@ -185,7 +185,7 @@ def test_unexpected_end_of_java_is_reported(
 
 
 def test_two_signals_at_once_count_as_one() -> None:
-    times = [10.0, 10.0 + REPEATED_SIGNAL_SECONDS, 20.0]
+    times = [10.0, 10.0 + SAME_SIGNAL_SECONDS[signal.SIGTERM], 20.0]
     received = StopSignals(now=lambda: times.pop(0))
     for _ in range(2):
         received.receive(signal.SIGTERM)
@@ -232,7 +232,7 @@ def test_first_signal_is_acknowledged_and_a_second_one_ends_at_once(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(foreground, "REPEATED_SIGNAL_SECONDS", -1)
+    monkeypatch.setitem(SAME_SIGNAL_SECONDS, signal.SIGINT, -1)
     has_ended = threading.Event()
 
     def batch() -> None:

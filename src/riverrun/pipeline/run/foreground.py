@@ -33,8 +33,9 @@ from riverrun.pipeline.run.status import (
 )
 
 POLL_SECONDS = 0.2
-REPEATED_SIGNAL_SECONDS = 0.5
-"""Signals within this time count as one: timeout(1) signals the process and its group."""
+SAME_SIGNAL_SECONDS = {signal.SIGINT: 0.1, signal.SIGTERM: 0.5}
+"""Signals within this time count as one: timeout(1) signals the process and its group. People press
+Ctrl-C twice in a fifth of a second."""
 ENDING = "ending after this batch; Ctrl-C again ends at once"
 ENDING_EARLY = "ending as soon as Spark has started; Ctrl-C ends at once"
 CUT_SHORT = "ended in the middle of a batch, which the next run repeats"
@@ -56,7 +57,7 @@ class StopSignals:
         now = self._now()
         if self._first_at is None:
             self._first_at = now
-        elif now - self._first_at > REPEATED_SIGNAL_SECONDS:
+        elif now - self._first_at > SAME_SIGNAL_SECONDS[signal.Signals(number)]:
             self.is_repeated = True
         self.number = number
         self._has_news.set()

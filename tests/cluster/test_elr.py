@@ -1,9 +1,11 @@
-"""Eligible replicas when min.insync.replicas changes."""
+"""Eligible replicas when one of them is elected, and when min.insync.replicas changes."""
 
 from __future__ import annotations
 
 from riverrun.cluster.configs.alter_configs import incremental_alter_configs
+from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import Image
+from riverrun.model.ids import NodeId
 from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterableConfig,
     AlterConfigsResource,
@@ -50,3 +52,28 @@ def test_larger_minimum_adds_no_eligible_replicas() -> None:
 def test_cluster_minimum_does_not_affect_topics_with_their_own() -> None:
     image = cluster(LED, settings={"min.insync.replicas": "2"})
     assert states(set_minimum(image, "1", name="")) == [LED]
+
+
+def test_leader_that_can_commit_alone_ends_the_eligibility_of_the_others() -> None:
+    """Replica 2 lacks the records that 1 commits alone, so it is not elected after 1."""
+    configs = make_configs()
+    image = cluster(P(1, (1, 2)), minimum=1)
+    image = replayed(image, leadership.fence(configs, image, [NodeId(1), NodeId(2)]))
+    assert states(image) == [P(NONE, (), elr=(1, 2), last=(1,))]
+    image = replayed(image, leadership.unfence(configs, image, NodeId(1)))
+    assert states(image) == [P(1, (1,))]
+    image = replayed(image, leadership.unfence(configs, image, NodeId(2)))
+    image = replayed(image, leadership.fence(configs, image, [NodeId(1)]))
+    assert states(image) == [P(NONE, (), elr=(1,), last=(1,))]
+
+
+def test_elected_leader_keeps_the_other_eligible_replicas_while_it_cannot_commit() -> None:
+    image = cluster(STUCK, fenced=(1, 2))
+    image = replayed(image, leadership.unfence(make_configs(), image, NodeId(1)))
+    assert states(image) == [LED]
+
+
+def test_election_after_a_smaller_minimum_ends_the_eligibility_of_the_others() -> None:
+    image = set_minimum(cluster(STUCK, fenced=(1, 2)), "1")
+    image = replayed(image, leadership.unfence(make_configs(), image, NodeId(2)))
+    assert states(image) == [P(2, (2,))]

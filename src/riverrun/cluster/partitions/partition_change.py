@@ -4,7 +4,8 @@ The leader is elected in this order (KIP-966):
 
     1. an in-sync replica: the current leader, else the first in the order of replicas;
     2. without in-sync replicas, an eligible one (ELR): it has all committed records, because
-       nothing is committed while fewer than min.insync.replicas are in sync;
+       nothing is committed while fewer than min.insync.replicas are in sync. If it can commit
+       alone, the others are no longer eligible;
     3. without eligible replicas, the last known leader;
     4. any live replica, if unclean elections are enabled or requested.
 
@@ -131,7 +132,8 @@ def change(
             target, elr = (elected,), ()
             recovery = LeaderRecoveryState.RECOVERING
         elif elected in elr:
-            target, elr = (elected,), tuple([node for node in elr if node != elected])
+            target = (elected,)
+            elr = _eligible(replace(assigned, elr=elr), rules, target, unclean)
     elif any(node not in assigned.replicas for node in partition.replicas):
         leader = elected
     # Without ELR the last in-sync set is kept: it shows which replicas may lead.

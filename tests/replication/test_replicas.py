@@ -151,3 +151,42 @@ def test_replica_that_was_moved_while_the_node_was_away_is_deleted_at_the_start(
     replicas.apply_all(image_of(away))
     assert [str(one) for one in replicas._directory.logs] == ["topic-1"]
     assert len(replicas._directory.removals) == 1
+
+
+def on_full_disk(*partitions: PartitionImage) -> tuple[Replicas, Machine, TopicImage]:
+    """A topic with these partitions on a disk that has just become full."""
+    machine = Machine()
+    replicas = replicas_on(machine)
+    topic = replace(topic_of(0), partitions=partitions)
+    replicas.apply_topic(image_of(topic), topic)
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+    return replicas, machine, topic
+
+
+def at(*nodes: int, epoch: int = 0) -> PartitionImage:
+    """A partition on these nodes, led by the first."""
+    return moved(topic_of(1), *nodes, epoch=epoch).partitions[0]
+
+
+def test_log_that_cannot_be_created_does_not_delay_roles_and_removals() -> None:
+    replicas, machine, topic = on_full_disk(at(2), at(1, 2), at(1))
+    led, left = replicas.get("topic", 1), replicas.get("topic", 2)
+    swapped = replace(topic, partitions=(at(2, 1, epoch=1), at(2, 1, epoch=1), at(2, epoch=1)))
+    touched = replicas.apply_topic(image_of(swapped), swapped)
+    assert (led.is_leader, led.leader_epoch, left.is_closed) == (False, 1, True)
+    assert touched == [led, left]
+    assert replicas.unopened == {"topic": None}
+    machine.disk.capacity_bytes += 1_000_000
+    replicas.open_missing(image_of(swapped))
+    assert sorted(one.name.partition for one in replicas) == [0, 1]
+
+
+def test_logs_found_at_the_start_are_opened_although_another_cannot_be_created() -> None:
+    _, machine, topic = on_full_disk(at(2), at(1))
+    machine.kill()
+    replicas = replicas_on(machine)
+    list(replicas._directory.load(lambda _: LogSettings()))
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+    added = replace(topic, partitions=(at(2, 1, epoch=1), at(1)))
+    replicas.apply_all(image_of(added))
+    assert [one.name.partition for one in replicas if one.is_leader] == [1]

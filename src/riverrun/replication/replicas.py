@@ -7,7 +7,7 @@ plain dictionaries, because every request needs them.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import structlog
@@ -142,37 +142,51 @@ class Replicas:
     def apply_topic(self, image: Image, topic: TopicImage) -> list[Partition]:
         """Create or update our replicas of one topic. Returns all affected replicas, including
         closed ones.
+
+        Logs are created last: without space for them, roles and removals must still be applied.
         """
         held = self.by_name.get(topic.name)
         touched: list[Partition] = []
         if held is not None and any(p.topic_id != topic.id for p in held.values()):
             touched += self.remove_topic(topic.name)
             held = None
-        settings: LogSettings | None = None
+        missing: list[int] = []
         for index, state in enumerate(topic.partitions):
             partition = held.get(index) if held is not None else None
-            if self._node_id not in state.replicas:
-                if partition is not None:
-                    self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                    touched.append(partition)
-                continue
             if partition is None:
-                settings = settings or self._settings_for(image, topic.name)
-                try:
-                    partition = self._open(topic, index, settings)
-                except OSError as error:
-                    if error.errno not in _TRANSIENT:
-                        raise
-                    # Reads and other topics continue, as they do when an append finds no space.
-                    log.error("log not created", topic=topic.name, error=str(error))
-                    self.unopened[topic.name] = None
-                    return touched
-                held = self.by_name.setdefault(topic.name, {})
-                held[index] = partition
-                self.by_id[topic.id] = held
-            partition.apply(state)
+                if self._node_id in state.replicas:
+                    missing.append(index)
+                continue
+            if self._node_id in state.replicas:
+                partition.apply(state)
+            else:
+                self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             touched.append(partition)
+        if missing:
+            touched += self._open_all(topic, missing, self._settings_for(image, topic.name))
         return touched
+
+    def _open_all(
+        self, topic: TopicImage, indexes: Sequence[int], settings: LogSettings
+    ) -> Iterator[Partition]:
+        """Open the logs of these partitions, or create them. A log that cannot be created now is
+        created by ``open_missing``."""
+        for index in indexes:
+            try:
+                partition = self._open(topic, index, settings)
+            except OSError as error:
+                if error.errno not in _TRANSIENT:
+                    raise
+                # Reads and other partitions continue, as they do when an append finds no space.
+                if topic.name not in self.unopened:
+                    log.error("log not created", topic=topic.name, error=str(error))
+                self.unopened[topic.name] = None
+                continue
+            held = self.by_name.setdefault(topic.name, {})
+            held[index] = partition
+            self.by_id[topic.id] = held
+            partition.apply(topic.partitions[index])
+            yield partition
 
     def _open(self, topic: TopicImage, index: int, settings: LogSettings) -> Partition:
         name = TopicPartition(TopicName(topic.name), PartitionIndex(index))

@@ -334,6 +334,38 @@ def test_cancel_is_refused_if_only_a_new_replica_is_eligible() -> None:
     assert refused(image, None) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+def last_copies_on_new_replicas() -> Image:
+    """1 and 2 have failed. 3 to 5 are in sync; only 3 is an original. 6 has not caught up."""
+    image = moved(cluster(P(1, (1, 2, 3)), brokers=(*FIVE, 6)), (4, 5, 6))
+    image, _ = proposed(image, (1, 2, 3, 4, 5))
+    return replayed(image, leadership.fence(CONFIGS, image, [NodeId(1), NodeId(2)]))
+
+
+def test_cancel_that_would_reduce_the_isr_below_its_minimum_is_refused() -> None:
+    image = last_copies_on_new_replicas()
+    assert sorted(partition(image).isr) == [3, 4, 5]
+    decision = ask(image, request(None))
+    assert codes(decision) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    message = decision.response.responses[0].partitions[0].error_message
+    assert message is not None
+    assert "only 1 of the original replicas is in sync" in message
+    assert not decision.records
+
+
+def test_cancel_is_accepted_once_the_minimum_of_the_originals_is_in_sync() -> None:
+    image = last_copies_on_new_replicas()
+    image = replayed(image, leadership.unfence(CONFIGS, image, NodeId(1)))
+    image, _ = proposed(image, (1, 3, 4, 5))
+    assert partition(moved(image, None)) == P(1, (1, 3), replicas=(1, 2, 3))
+
+
+def test_cancel_that_keeps_the_isr_is_accepted_below_its_minimum() -> None:
+    """The new replicas are not in sync, so without them nothing is lost."""
+    image = five(P(1, (1,), elr=(2,)), fenced=(2, 3, 4))
+    image = moved(image, (1, 2, 4), None)
+    assert partition(image) == P(1, (1,), elr=(2,))
+
+
 # Eligible leader replicas and the minimum of in-sync replicas
 
 

@@ -10,8 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
 from riverrun.ports.metrics import Metrics
 from riverrun.replication.stalled_moves import CHECK_SECONDS, CopyProgress, StalledMoves
+from riverrun.storage.settings import LogSettings
 from riverrun.wire.messages.alter_partition_reassignments_request import (
     AlterPartitionReassignmentsRequest,
 )
@@ -25,6 +27,7 @@ from tests.storage.machines import Machine
 from tests.storage.virtual_loop import VirtualLoop
 
 LIMIT = 10.0
+FOUR = NodeId(4)
 
 
 def moving(**changes: Any) -> Leader:
@@ -84,6 +87,27 @@ def test_own_stall_of_the_leader_is_no_stall_of_the_replica() -> None:
     check(progress, leader, 0)
     progress.credit_stall(3600)
     assert check(progress, leader, 3609) == []
+
+
+def test_move_whose_cancel_would_leave_too_few_in_sync_replicas_is_not_stalled() -> None:
+    """2 is a new replica in sync. Without it the leader would be alone, and could not commit."""
+    leader, progress = moving(), CopyProgress()
+    leader.partition.log.configure(LogSettings(min_insync_replicas=2))
+    leader.state = replace(leader.state, replicas=(ME, TWO, THREE, FOUR), adding=(TWO, THREE))
+    leader.apply()
+    check(progress, leader, 0)
+    assert check(progress, leader, 100) == []
+    leader.state = replace(leader.state, isr=(ME, TWO, FOUR))
+    leader.apply()
+    assert check(progress, leader, 100) == [THREE]
+
+
+def test_move_whose_cancel_would_need_an_unclean_election_is_not_stalled() -> None:
+    leader, progress = moving(isr=(ME,)), CopyProgress()
+    leader.state = replace(leader.state, adding=(ME, THREE))
+    leader.apply()
+    check(progress, leader, 0)
+    assert check(progress, leader, 100) == []
 
 
 class Controller:

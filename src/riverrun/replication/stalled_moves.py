@@ -72,7 +72,8 @@ class CopyProgress:
     def check(
         self, partitions: Iterable[Partition], now: float, limit_seconds: float
     ) -> dict[Partition, NodeId]:
-        """The partitions with a new replica that made no progress for the limit."""
+        """The partitions with a new replica that made no progress for the limit. Those that need
+        their other new replicas are left out."""
         before, self._positions = self._positions, {}
         stalled: dict[Partition, NodeId] = {}
         for partition in partitions:
@@ -86,9 +87,20 @@ class CopyProgress:
                 if known is None or known.end_offset != end_offset:
                     known = _Position(end_offset, now)
                 self._positions[key] = known
-                if now - known.since >= limit_seconds:
+                if now - known.since >= limit_seconds and _may_cancel(partition):
                     stalled.setdefault(partition, node)
         return stalled
+
+
+def _may_cancel(partition: Partition) -> bool:
+    """Whether enough of the original replicas are in sync.
+
+    The new ones delete their logs after a cancel. The controller refuses most of these cancels,
+    but not an unclean one of a topic that allows unclean elections.
+    """
+    isr = partition.isr
+    kept = sum(1 for node in isr if node not in partition.image.adding)
+    return kept > 0 and kept >= min(partition.min_in_sync(), len(isr))
 
 
 class StalledMoves:

@@ -2,8 +2,10 @@
 
 Each partition is decided alone: an error of one does not affect the others. A reassignment needs
 no further decision: ``partition_change`` ends it with the change of the in-sync set that completes
-it. Two rules are stricter than Kafka's. A cordoned broker gets no new replicas (KIP-1066). A cancel
-that would need an unclean election is refused unless an original replica can lead at once.
+it. Three rules are stricter than Kafka's. A cordoned broker gets no new replicas (KIP-1066). A
+cancel that would need an unclean election is refused unless an original replica can lead at once. A
+cancel that would reduce the in-sync set below its minimum is refused: it would stop writes, and the
+new replicas would delete copies that the partition needs.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from riverrun.cluster.brokers.modes import is_emptied
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision, check_size
 from riverrun.cluster.partitions.assignment import (
+    Nodes,
     cancel,
     current,
     is_reassigning,
@@ -169,6 +172,8 @@ class _Reassignments:
             assignment=cancel(partition),
         )
         assert record is not None, f"a cancel changes nothing in {partition}"
+        if is_clean:
+            _check_kept(partition, isr, partition.min_in_sync(rules.min_isr))
         if not is_clean and (not rules.is_unclean_enabled or record.leader < 0):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -176,6 +181,18 @@ class _Reassignments:
                 "require an unclean leader election.",
             )
         return record
+
+
+def _check_kept(partition: PartitionImage, kept: Nodes, minimum: int) -> None:
+    """Refuse a cancel that takes in-sync replicas away which the partition needs."""
+    if len(kept) < minimum and len(kept) < len(partition.isr):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The reassignment is not cancelled because only {len(kept)} of the original replicas "
+            f"{'is' if len(kept) == 1 else 'are'} in sync, fewer than the minimum of {minimum}. "
+            "Wait for the others, or choose a target with the replicas in sync "
+            f"({', '.join(map(str, partition.isr))}).",
+        )
 
 
 def check_target(image: Image, partition: PartitionImage, target: Sequence[int]) -> None:

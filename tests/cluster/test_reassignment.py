@@ -334,6 +334,23 @@ def test_cancel_is_refused_if_only_a_new_replica_is_eligible() -> None:
     assert refused(image, None) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+def only_new_is_last_known() -> Image:
+    """No replica is in sync or eligible. The last known leader is the new replica 3."""
+    image = only_new_in_sync()
+    image = replayed(image, leadership.fence(CONFIGS, image, [NodeId(3)]))
+    directories = image.brokers[NodeId(3)].directories
+    unclean = leadership.restart(CONFIGS, image, NodeId(3), directories, is_clean=False)
+    return replayed(image, unclean)
+
+
+def test_cancel_is_refused_if_a_new_replica_is_the_last_known_leader() -> None:
+    """It may have the only full copy, and would delete it."""
+    image = only_new_is_last_known()
+    now = partition(image)
+    assert (now.leader, now.isr, now.elr, now.last) == (NONE, (), (), (3,))
+    assert refused(image, None) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
 def last_copies_on_new_replicas() -> Image:
     """1 and 2 have failed. 3 to 5 are in sync; only 3 is an original. 6 has not caught up."""
     image = moved(cluster(P(1, (1, 2, 3)), brokers=(*FIVE, 6)), (4, 5, 6))

@@ -159,8 +159,7 @@ class _Reassignments:
             raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         rules = election_rules(self._configs, self._image, topic)
         isr = without(partition.isr, partition.adding)
-        eligible = without(partition.elr, partition.adding)
-        is_clean = bool(isr) or (not partition.isr and bool(eligible or not partition.elr))
+        is_clean = _is_clean(partition)
         record = change(
             topic.id,
             index,
@@ -181,6 +180,15 @@ class _Reassignments:
                 "require an unclean leader election.",
             )
         return record
+
+
+def _is_clean(partition: PartitionImage) -> bool:
+    """Whether the best copies after a cancel are as good as those before it: replicas in sync,
+    else eligible ones, else the last known leader."""
+    for best in (partition.isr, partition.elr, partition.last_known_elr):
+        if best:
+            return bool(without(best, partition.adding))
+    return True
 
 
 def _check_kept(partition: PartitionImage, kept: Nodes, minimum: int) -> None:

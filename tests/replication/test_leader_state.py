@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from riverrun.metadata.image import LeaderRecoveryState
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import Offset
+from riverrun.model.ids import NodeId, Offset
 from riverrun.replication.leader_state import AWAIT_IMAGE, NOT_APPLIED
 from tests.replication.leaders import ME, THREE, TWO, Leader, broker
 from tests.storage.machines import NOW_MS, batch, flush, values_of
@@ -129,6 +129,35 @@ def test_pending_produce_fails_when_the_isr_shrinks_below_the_minimum() -> None:
 def test_minimum_isr_is_at_most_the_number_of_replicas() -> None:
     leader = Leader(min_insync_replicas=7)
     assert leader.partition.min_in_sync() == 3
+
+
+def growing(isr: tuple[NodeId, ...], adding: tuple[NodeId, ...], minimum: int) -> Leader:
+    leader = Leader(isr=isr, min_insync_replicas=minimum)
+    leader.state = replace(leader.state, adding=adding)
+    leader.apply()
+    return leader
+
+
+def test_minimum_rises_with_the_verdict_that_completes_a_growth() -> None:
+    """The controller keeps replica 2 eligible, because two of three replicas must not commit."""
+    leader = growing((ME,), adding=(THREE,), minimum=3)
+    leader.append(b"a", acks=1)
+    leader.fetch(THREE, 1)
+    assert (leader.proposal().isr, leader.partition.min_in_sync()) == ((ME, THREE), 2)
+    leader.accept(leader.proposal())
+    assert (leader.high_watermark, leader.partition.min_in_sync()) == (0, 3)
+    with pytest.raises(KafkaError) as caught:
+        leader.append(b"b")
+    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_minimum_stays_with_a_verdict_that_does_not_complete_the_growth() -> None:
+    leader = growing((ME,), adding=(TWO, THREE), minimum=3)
+    leader.fetch(TWO, 0)
+    leader.accept(leader.proposal())
+    end = leader.append(b"a")
+    leader.fetch(TWO, end)
+    assert (leader.high_watermark, leader.partition.min_in_sync()) == (1, 1)
 
 
 def test_pending_produce_completes_when_the_isr_shrinks() -> None:

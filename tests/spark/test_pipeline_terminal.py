@@ -83,7 +83,7 @@ class TerminalRun:
     def query(self) -> dict[str, Any]:
         """The status of the sink; empty before there is one of this process."""
         path = self._state / "status.json"
-        status = json.loads(path.read_text()) if path.exists() else {"pid": None}
+        status: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"pid": None}
         found: dict[str, Any] = {}
         if status["pid"] == self.process.pid:
             found = status["queries"][0]

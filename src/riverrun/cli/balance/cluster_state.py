@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from riverrun.cli.cluster.log_dirs import ask_directories
 from riverrun.cli.cluster.replica_lag import place_of
 from riverrun.cli.cluster.report import ask_brokers
-from riverrun.cli.support.session import NotFound, ask_each, check
+from riverrun.cli.support.broker_settings import ask_broker_settings
+from riverrun.cli.support.session import NotFound, check
 from riverrun.client.pool import ConnectionPool
-from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.placement.brokers import Availability, BrokerLoad, PlacementBroker
 from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
@@ -29,7 +29,6 @@ from riverrun.wire.messages.list_partition_reassignments_response import (
 
 NO_NODE = -1
 TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
 MIN_ISR = "min.insync.replicas"
 MODE = "broker.mode"
 CORDONED = "cordoned.log.dirs"
@@ -37,7 +36,6 @@ ACTIVE = "active"
 MAINTENANCE = "maintenance"
 DECOMMISSIONING = "decommissioning"
 TOPICS_PER_REQUEST = 1_000
-ANSWER_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,41 +173,23 @@ async def _ask_moves(pool: ConnectionPool) -> dict[TopicPartition, _Move]:
 async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
     """The brokers with their modes. A node that is down does not report its mode."""
     cluster = await ask_brokers(pool)
-    await pool.metadata(())
-    messages = {
-        broker.broker_id: DescribeConfigsRequest(
-            resources=(
-                DescribeConfigsResource(
-                    resource_type=BROKER_RESOURCE,
-                    resource_name=str(broker.broker_id),
-                    configuration_keys=(MODE, CORDONED),
-                ),
-            )
-        )
-        for broker in cluster.brokers
-        if broker.broker_id in pool.cluster.nodes
-    }
-    answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_CONFIGS, limit_s=ANSWER_SECONDS_MAX)
-    settings = {node: _values(answer) for node, answer in answers.items()}
+    settings = await ask_broker_settings(
+        pool, [broker.broker_id for broker in cluster.brokers], (MODE, CORDONED)
+    )
+
+    def value(node: int, name: str) -> str | None:
+        row = settings.get(node, {}).get(name)
+        return None if row is None else row.value
+
     return {
         broker.broker_id: BrokerView(
             id=broker.broker_id,
             rack=broker.rack,
             is_fenced=broker.is_fenced,
-            mode=settings.get(broker.broker_id, {}).get(MODE, ACTIVE),
-            is_cordoned=bool(settings.get(broker.broker_id, {}).get(CORDONED)),
+            mode=value(broker.broker_id, MODE) or ACTIVE,
+            is_cordoned=bool(value(broker.broker_id, CORDONED)),
         )
         for broker in sorted(cluster.brokers, key=lambda one: one.broker_id)
-    }
-
-
-def _values(answer: DescribeConfigsResponse) -> dict[str, str]:
-    return {
-        row.name: row.value
-        for result in answer.results
-        if result.error_code is ErrorCode.NONE
-        for row in result.configs
-        if row.value is not None
     }
 
 

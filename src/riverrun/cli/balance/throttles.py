@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.balance.cluster_state import ANSWER_SECONDS_MAX, BROKER_RESOURCE, TOPIC_RESOURCE
-from riverrun.cli.support.session import ask_each, check
+from riverrun.cli.balance.cluster_state import TOPIC_RESOURCE
+from riverrun.cli.support.broker_settings import BROKER_RESOURCE, ask_broker_settings
+from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode
 from riverrun.placement.planner.plan import PlannedMove
@@ -115,29 +116,14 @@ def _lists(moves: Iterable[PlannedMove]) -> dict[str, dict[str, str]]:
 
 async def _ask_rates(pool: ConnectionPool, brokers: Iterable[int]) -> dict[int, dict[str, str]]:
     """The rates that are set for each broker that responds."""
-    await pool.metadata(())  # the addresses of the brokers
-    messages = {
-        node: DescribeConfigsRequest(
-            resources=(
-                DescribeConfigsResource(
-                    resource_type=BROKER_RESOURCE,
-                    resource_name=str(node),
-                    configuration_keys=(LEADER_RATE, FOLLOWER_RATE),
-                ),
-            )
-        )
-        for node in brokers
-        if node in pool.cluster.nodes
-    }
-    answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_CONFIGS, limit_s=ANSWER_SECONDS_MAX)
+    settings = await ask_broker_settings(pool, brokers, (LEADER_RATE, FOLLOWER_RATE))
     return {
         node: {
-            row.name: row.value
-            for result in answer.results
-            for row in result.configs
+            name: row.value
+            for name, row in rows.items()
             if row.config_source == DYNAMIC_BROKER and row.value is not None
         }
-        for node, answer in answers.items()
+        for node, rows in settings.items()
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from riverrun.cli.cluster.report import ask_brokers
+from riverrun.cli.support.broker_settings import BROKER_RESOURCE
 from riverrun.cli.support.output import Table
 from riverrun.cli.support.session import NotFound, alike, ask_each, check
 from riverrun.client.pool import ConnectionPool
@@ -30,7 +31,6 @@ from riverrun.wire.messages.incremental_alter_configs_response import (
     IncrementalAlterConfigsResponse,
 )
 
-BROKER_RESOURCE = 4
 WHOLE_CLUSTER = ""
 SET = 0
 DELETE = 1

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from riverrun.cli.balance.cluster_state import DECOMMISSIONING, MODE
+from riverrun.cli.support.broker_settings import ask_broker_settings
 from riverrun.cli.support.output import Cell, Table, counted
 from riverrun.cli.support.session import ask_each, check
 from riverrun.client.pool import ConnectionPool
@@ -36,15 +37,10 @@ from riverrun.wire.messages.create_topics_request import (
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import DescribeClusterResponse
-from riverrun.wire.messages.describe_configs_request import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
 from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from riverrun.wire.messages.metadata_response import MetadataResponse
 
 TIMEOUT_MS = 30_000
-BROKER_RESOURCE = 4
 SEED = 1
 ANSWER_SECONDS_MAX = 2.0
 NOTE = "A preview: among equal brokers the controller may choose others."
@@ -180,28 +176,11 @@ async def _settings(
     """The settings of each broker, and the brokers that are being decommissioned. Each reports its
     own settings; those of a silent one count as defaults."""
     wanted = (MODE, *(one.name for one in PlacementSettings.declared()))
-    messages = {
-        node: DescribeConfigsRequest(
-            resources=(
-                DescribeConfigsResource(
-                    resource_type=BROKER_RESOURCE,
-                    resource_name=str(node),
-                    configuration_keys=wanted,
-                ),
-            )
-        )
-        for node in nodes
-    }
-    answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_CONFIGS, limit_s=ANSWER_SECONDS_MAX)
+    settings = await ask_broker_settings(pool, nodes, wanted)
     found: dict[int, PlacementSettings] = {}
     emptied: list[int] = []
-    for node, answer in answers.items():
-        texts = {
-            row.name: row.value
-            for result in answer.results
-            for row in result.configs
-            if row.value is not None
-        }
+    for node, rows in settings.items():
+        texts = {name: row.value for name, row in rows.items() if row.value is not None}
         if texts.get(MODE) == DECOMMISSIONING:
             emptied.append(node)
         try:

@@ -80,6 +80,8 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     before = replicas(cluster_cli, "kept")
     assert "leads nothing" in cluster_cli.run("cluster", "maintenance", "on", "2")
     assert nodes(cluster_cli)[2]["leaders"] == 0
+    assert nodes(cluster_cli)[2]["mode"] == "maintenance"
+    assert "up, maintenance" in cluster_cli.run("cluster", "nodes")
     refused = cluster_cli.result("cluster", "maintenance", "on", "3")
     assert refused.exit_code == 1
     assert "node 2 is in maintenance already" in refused.stderr

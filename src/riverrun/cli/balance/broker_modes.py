@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from riverrun.cli.balance.cluster_state import (
-    MODE,
     ClusterView,
     PartitionState,
     ask_partitions,
 )
 from riverrun.cli.cluster.elections import elect, plan_elections
-from riverrun.cli.support.broker_settings import BROKER_RESOURCE
+from riverrun.cli.support.broker_settings import BROKER_RESOURCE, MODE
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.wire.apis import ApiKey

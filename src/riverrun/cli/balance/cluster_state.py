@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from riverrun.cli.cluster.log_dirs import ask_directories
 from riverrun.cli.cluster.replica_lag import place_of
 from riverrun.cli.cluster.report import ask_brokers
-from riverrun.cli.support.broker_settings import ask_broker_settings
+from riverrun.cli.support.broker_settings import (
+    ACTIVE,
+    DECOMMISSIONING,
+    MODE,
+    ask_broker_settings,
+)
 from riverrun.cli.support.session import NotFound, check
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
@@ -30,11 +35,7 @@ from riverrun.wire.messages.list_partition_reassignments_response import (
 NO_NODE = -1
 TOPIC_RESOURCE = 2
 MIN_ISR = "min.insync.replicas"
-MODE = "broker.mode"
 CORDONED = "cordoned.log.dirs"
-ACTIVE = "active"
-MAINTENANCE = "maintenance"
-DECOMMISSIONING = "decommissioning"
 TOPICS_PER_REQUEST = 1_000
 
 

@@ -90,8 +90,9 @@ def balance(
     riverrun cluster balance --throttle 50MB
     riverrun cluster balance --dry-run --json | jq .bytes
     """
-    from riverrun.cli.balance.cluster_state import MAINTENANCE, ask_state, layout_of
+    from riverrun.cli.balance.cluster_state import ask_state, layout_of
     from riverrun.cli.balance.run_plan import PlanRun
+    from riverrun.cli.support.broker_settings import MAINTENANCE
     from riverrun.cli.support.session import run
     from riverrun.model.ids import NodeId
     from riverrun.placement.planner.plan import make_plan
@@ -222,6 +223,7 @@ def maintenance(
     riverrun cluster maintenance off 2
     """
     from riverrun.cli.balance import broker_modes, cluster_state
+    from riverrun.cli.support.broker_settings import ACTIVE, MAINTENANCE
     from riverrun.cli.support.output import counted, print_json
     from riverrun.cli.support.session import run
 
@@ -234,7 +236,7 @@ def maintenance(
 
         count = run(bootstrap, end)
         if as_json:
-            print_json({"id": node, "mode": cluster_state.ACTIVE, "leaders_returned": count})
+            print_json({"id": node, "mode": ACTIVE, "leaders_returned": count})
         else:
             print(f"Node {node} is active again and leads {counted(count, 'more partition')}.")
         return
@@ -242,13 +244,13 @@ def maintenance(
     _check_maintenance(state, node, effect, is_forced=is_forced)
 
     async def begin(pool: ConnectionPool) -> list[cluster_state.PartitionState]:
-        await broker_modes.set_mode(pool, node, cluster_state.MAINTENANCE)
+        await broker_modes.set_mode(pool, node, MAINTENANCE)
         return await broker_modes.wait_without_leaders(pool, node)
 
     led = run(bootstrap, begin)
     if as_json:
         places = [str(one.at) for one in led]
-        print_json({"id": node, "mode": cluster_state.MAINTENANCE, "still_led": places})
+        print_json({"id": node, "mode": MAINTENANCE, "still_led": places})
     elif led:
         names = broker_modes.named([str(one.at) for one in led])
         print(
@@ -263,7 +265,7 @@ def _check_maintenance(
     state: ClusterView, node: int, effect: MaintenanceEffect, *, is_forced: bool
 ) -> None:
     from riverrun.cli.balance.broker_modes import named
-    from riverrun.cli.balance.cluster_state import MAINTENANCE
+    from riverrun.cli.support.broker_settings import MAINTENANCE
     from riverrun.cli.support.output import counted
 
     others = [one for one in state.in_mode(MAINTENANCE) if one != node]
@@ -304,9 +306,10 @@ def decommission(
     riverrun cluster decommission 4 --throttle 50MB
     """
     from riverrun.cli.balance.broker_modes import set_mode
-    from riverrun.cli.balance.cluster_state import DECOMMISSIONING, ask_state, layout_of
+    from riverrun.cli.balance.cluster_state import ask_state, layout_of
     from riverrun.cli.balance.plan_report import unplaced_lines
     from riverrun.cli.balance.run_plan import PlanRun, end_vote
+    from riverrun.cli.support.broker_settings import DECOMMISSIONING
     from riverrun.cli.support.session import run
     from riverrun.placement.planner.plan import Purpose, make_plan
 
@@ -349,7 +352,8 @@ def recommission(
     riverrun cluster recommission 4
     """
     from riverrun.cli.balance.broker_modes import set_mode
-    from riverrun.cli.balance.cluster_state import ACTIVE, ask_state
+    from riverrun.cli.balance.cluster_state import ask_state
+    from riverrun.cli.support.broker_settings import ACTIVE
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 

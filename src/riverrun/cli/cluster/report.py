@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import riverrun
 from riverrun.cli.cluster.replica_lag import ask_copies, place_of
 from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_empty
+from riverrun.cli.support.broker_settings import ACTIVE, MODE, ask_broker_settings
 from riverrun.cli.support.output import Bad, Good, Table, counted
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
@@ -62,6 +63,12 @@ class BrokerRow:
     """Counts only partitions that it leads."""
     lag: ReplicaLag | None = None
     """The largest lag of its replicas; None if unknown."""
+    mode: str = ACTIVE
+    """active, maintenance or decommissioning."""
+
+    @property
+    def state_and_mode(self) -> str:
+        return self.state if self.mode == ACTIVE else f"{self.state}, {self.mode}"
 
     @property
     def state(self) -> str:
@@ -72,7 +79,7 @@ class BrokerRow:
     def described(self) -> dict[str, object]:
         return {
             "id": self.id, "address": self.address, "rack": self.rack,
-            "state": self.state, "quorum": self.role,
+            "state": self.state, "mode": self.mode, "quorum": self.role,
             "leaders": self.leads, "replicas": self.holds, "in_sync": self.in_sync,
             "under_replicated": self.under_replicated,
             "lag": None if self.lag is None else self.lag.records,
@@ -183,6 +190,7 @@ async def ask_report(
         for row in topic.partitions
     ]
     lags = await _lags(pool, topics) if with_lag else {}
+    modes = await _modes(pool, [broker.broker_id for broker in cluster.brokers])
     behind = tuple(
         row for row in rows if row.leader is not None and len(row.isr) < len(row.replicas)
     )
@@ -199,6 +207,7 @@ async def ask_report(
             in_sync=sum(broker.broker_id in row.isr for row in rows),
             under_replicated=sum(row.leader == broker.broker_id for row in behind),
             lag=lags.get(broker.broker_id),
+            mode=modes.get(broker.broker_id, ACTIVE),
         )
         for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id)
     )
@@ -235,6 +244,12 @@ async def _lags(
     worst = {node: max(lags, key=lambda lag: lag.records) for node, lags in late.items()}
     answering = {node: lag for node, lag in known.items() if node not in copies.silent}
     return {**answering, **worst}
+
+
+async def _modes(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, str]:
+    """The mode of each broker that responds and has one; Apache Kafka has no modes."""
+    settings = await ask_broker_settings(pool, nodes, (MODE,))
+    return {node: rows[MODE].value or ACTIVE for node, rows in settings.items() if MODE in rows}
 
 
 async def _under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
@@ -330,7 +345,7 @@ def nodes_table(report: ClusterReport, *, kind: str | None = None) -> Table:
         rows=[
             (
                 str(b.id), b.address, b.rack,
-                Good(b.state) if b.state == "up" else Bad(b.state),
+                Good(b.state_and_mode) if b.state == "up" else Bad(b.state_and_mode),
                 b.role, b.leads, b.holds, b.in_sync, b.under_replicated,
                 "?" if b.lag is None else b.lag.records,
             )

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.balance.cluster_state import DECOMMISSIONING, MODE
-from riverrun.cli.support.broker_settings import ask_broker_settings
+from riverrun.cli.support.broker_settings import DECOMMISSIONING, MODE, ask_broker_settings
 from riverrun.cli.support.output import Cell, Table, counted
 from riverrun.cli.support.session import ask_each, check
 from riverrun.client.pool import ConnectionPool

@@ -31,8 +31,8 @@ WEIGHT_LIMITS: Final = (0.25, 4.0)
 
 EPSILON: Final = 1e-7
 
-_Key = tuple[bool, float, float, float, float]
-_RackKey = tuple[int, bool, float, float, float, float]
+_Key = tuple[bool, float, float, float, float, float]
+_RackKey = tuple[int, bool, float, float, float, float, float]
 
 
 class Choice(NamedTuple):
@@ -194,10 +194,12 @@ class _Placer:
         level = count // self._weights[at]
         # Also for the last guaranteed one: brokers with a low load take it early, so that they are
         # free for the replicas that remain.
-        score = self._scores[at] if count + 1 >= self._guaranteed[at] else 0.0
+        score, led = 0.0, 0.0
+        if count + 1 >= self._guaranteed[at]:
+            score, led = self._scores[at], self._brokers[at].leaders / self._brokers[at].weight
         # Leaders of existing partitions stay, so brokers that lead few of them come first.
         leads = self._leads[at] // self._weights[at]
-        return (self._scores.is_full[at], level, leads, score, self._random.random())
+        return (self._scores.is_full[at], level, leads, score, led, self._random.random())
 
     def _choose_sets(self) -> tuple[list[list[int]], list[list[Choice]]]:
         racks = _Racks(self._rack_of, self._fair, self._counts, self._base, self._pool)
@@ -336,7 +338,7 @@ class _Racks:
         return at
 
     def _rack_key(self, rack: int, used: int) -> _RackKey:
-        is_full, _, leads, score, chance = self._members[rack][0][0]
+        is_full, _, leads, score, led, chance = self._members[rack][0][0]
         missing = self._fair[rack] - self._held[rack]
         if missing >= 1 - EPSILON:
             stage = -missing
@@ -344,7 +346,7 @@ class _Racks:
             stage = 0.0
         else:
             stage = 1 - missing
-        return (used, is_full, stage, leads, score, chance)
+        return (used, is_full, stage, leads, score, led, chance)
 
 
 def _relative_weights(brokers: Sequence[PlacementBroker]) -> list[float]:

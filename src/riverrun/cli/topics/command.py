@@ -183,10 +183,12 @@ def create(
 
     settings = parse_settings(configs, "--config")
     if dry_run:
-        _preview(
-            names, partitions, replication_factor, settings, bootstrap,
-            as_json=as_json, has_headings=not no_headers,
-        )  # fmt: skip
+        from riverrun.cli.topics.placement_preview import print_preview
+
+        shape = (partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT)
+        print_preview(
+            names, shape, settings, bootstrap, as_json=as_json, has_headings=not no_headers
+        )
         return
     made = run(
         bootstrap,
@@ -208,38 +210,6 @@ def create(
             print(f"Created {row.name} with {size}." if row.is_new else f"{row.name} exists.")
     if made.failures:
         fail("\n".join(made.failures), made.exit_code)
-
-
-def _preview(
-    names: list[str],
-    partitions: int | None,
-    replication_factor: int | None,
-    settings: dict[str, str],
-    bootstrap: str,
-    *,
-    as_json: bool,
-    has_headings: bool,
-) -> None:
-    from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
-    from riverrun.cli.support.session import run
-    from riverrun.cli.topics.placement_preview import preview_topics, tables_of_preview
-
-    previews = run(
-        bootstrap,
-        lambda pool: preview_topics(
-            pool,
-            names,
-            partitions=partitions or BROKER_DEFAULT,
-            replication_factor=replication_factor or BROKER_DEFAULT,
-            settings=settings,
-        ),
-    )
-    if as_json:
-        print_json([preview.described() for preview in previews])
-        return
-    for preview in previews:
-        tables = tables_of_preview(preview, is_terminal=is_terminal())
-        print_tables(tables, Layout(has_headings=has_headings))
 
 
 def describe(

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from riverrun.cli.support.broker_settings import DECOMMISSIONING, MODE, ask_broker_settings
-from riverrun.cli.support.output import Cell, Table, counted
-from riverrun.cli.support.session import ask_each, check
+from riverrun.cli.support.output import Cell, Layout, Table, counted, print_json, print_tables
+from riverrun.cli.support.session import ask_each, check, run
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
@@ -75,6 +75,34 @@ class PlacementPreview:
                 for one in told.brokers
             ],
         }  # fmt: skip
+
+
+def print_preview(
+    names: Sequence[str],
+    shape: tuple[int, int],
+    settings: Mapping[str, str],
+    bootstrap: str,
+    *,
+    as_json: bool,
+    has_headings: bool,
+) -> None:
+    """Print the placement of topics of (partitions, replication factor)."""
+    partitions, replication_factor = shape
+    previews = run(
+        bootstrap,
+        lambda pool: preview_topics(
+            pool,
+            names,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
+        ),
+    )
+    if as_json:
+        print_json([preview.described() for preview in previews])
+        return
+    for preview in previews:
+        print_tables(tables_of_preview(preview), Layout(has_headings=has_headings))
 
 
 async def preview_topics(
@@ -216,7 +244,7 @@ def _availability(*, is_fenced: bool, is_emptied: bool) -> Availability:
     return Availability.FENCED if is_fenced else Availability.ACTIVE
 
 
-def tables_of_preview(preview: PlacementPreview, *, is_terminal: bool) -> list[Table]:
+def tables_of_preview(preview: PlacementPreview) -> list[Table]:
     """A row per replica with its reason, and a row per broker with the counts."""
     told = preview.explanation
     replicas: list[Sequence[Cell]] = [
@@ -244,7 +272,7 @@ def tables_of_preview(preview: PlacementPreview, *, is_terminal: bool) -> list[T
             kind="replica",
             columns=("topic", "partition", "broker", "role", "why"),
             rows=replicas,
-            title=title if is_terminal else None,
+            title=title,
         ),
         Table(
             kind="broker",

@@ -74,3 +74,24 @@ def test_replica_in_sync_is_never_throttled() -> None:
     leader.fetch(THREE, 1)
     assert leader.proposal().isr == (ME, TWO, THREE)
     assert not one.applies_to(leader.partition, THREE), "a write waits for a replica that joins"
+
+
+def test_replica_that_holds_back_the_high_watermark_is_not_throttled() -> None:
+    """It lacks committed records, but a write waits until it has nearly caught up and joins."""
+    leader = Leader(isr=(ME, TWO), leader_throttled_replicas=("*",))
+    one = throttle()
+    leader.append(*[b"x"] * 20)
+    leader.fetch(TWO, 20)
+    leader.fetch(THREE, 0)
+    assert one.applies_to(leader.partition, THREE)
+    leader.append(*[b"x"] * 10)
+    leader.fetch(TWO, 30)
+    leader.fetch(THREE, 20)
+    leader.append(b"y")
+    leader.fetch(TWO, 31)
+    assert leader.high_watermark == 30, "the write waits for replica 3"
+    assert not one.applies_to(leader.partition, THREE)
+    leader.now += 20
+    leader.partition.check_isr()
+    assert leader.high_watermark == 31, "the replica has fallen behind"
+    assert one.applies_to(leader.partition, THREE)

@@ -14,6 +14,7 @@ The state ends with the epoch: followers report their positions to one leader on
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from riverrun.metadata.image import DIRECTORY_LOST, LeaderRecoveryState, PartitionImage
 from riverrun.model.errors import ErrorCode
@@ -159,6 +160,24 @@ class LeaderState:
                 if follower.end_offset < held and self._is_nearly_caught_up(follower, held):
                     held = max(follower.end_offset, high_watermark)
         return held
+
+    def waits_for(self, node: NodeId, high_watermark: int) -> bool:
+        """Whether the high watermark waits for a follower, now or after the next append."""
+        follower = self.followers.get(node)
+        return node in self.maximal_isr or (
+            follower is not None and self._is_nearly_caught_up(follower, high_watermark)
+        )
+
+    def grown(self, image: PartitionImage) -> PartitionImage:
+        """The image without its reassignment, if that only adds replicas and all are in sync.
+
+        The controller ended it with this ISR. It now counts the new replicas for the minimum, and
+        keeps replicas eligible because of that. So we must not commit with fewer until the next
+        image arrives. If replicas leave, the leader epoch is raised, and only an image ends it.
+        """
+        if image.removing or not all(node in self.isr for node in image.adding):
+            return image
+        return replace(image, adding=())
 
     def _is_nearly_caught_up(self, follower: FollowerProgress, leader_end: int) -> bool:
         peers = self._peers

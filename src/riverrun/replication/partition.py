@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from msgspec.structs import replace
-
 from riverrun.metadata.image import NO_LEADER, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
@@ -124,6 +122,12 @@ class Partition:
     @property
     def maximal_isr(self) -> tuple[NodeId, ...]:
         return self.image.isr if self._leader_state is None else self._leader_state.maximal_isr
+
+    def waits_for(self, node: NodeId) -> bool:
+        """Whether the high watermark waits for a replica, as far as this node knows."""
+        if self._leader_state is None:
+            return node in self.image.isr
+        return self._leader_state.waits_for(node, self.log.high_watermark)
 
     @property
     def followers(self) -> Mapping[NodeId, FollowerProgress]:
@@ -389,27 +393,12 @@ class Partition:
             return None
         retry_seconds = leader_state.apply_verdict(proposal, verdict)
         if retry_seconds is None:
-            self._note_growth(leader_state)
+            self.image = leader_state.grown(self.image)
             # Removed replicas no longer hold back the high watermark, and others may join.
             self.advance()
             leader_state.propose_joins(self.log.end_offset, self.log.high_watermark)
             self._send_proposal(leader_state)
         return retry_seconds
-
-    def _note_growth(self, leader_state: LeaderState) -> None:
-        """End a reassignment that only adds replicas once the controller has committed the ISR
-        with all of them. The controller already counts them for the minimum, and keeps replicas
-        eligible because of it, so we must not commit with fewer until the image arrives.
-
-        If replicas leave, the leader epoch is raised, and only the image ends the reassignment.
-        """
-        image = self.image
-        if (
-            image.adding
-            and not image.removing
-            and all(node in leader_state.isr for node in image.adding)
-        ):
-            self.image = replace(image, adding=())
 
     def credit_stall(self, seconds: float) -> None:
         """Extend the followers' deadlines by a stall of this node."""

@@ -1,9 +1,10 @@
 """A rate limit for replicas that catch up, on the side of the leader or of the follower (KIP-73).
 
-It applies only to replicas that the topic names, and only while they are out of sync and lack
-committed records: a throttle must never delay an acks=all write. One throttle limits all of them
-together. Bytes are charged when they were read or appended, because their number is not known
-before. They are a debt that shrinks at the current rate, so a new rate takes effect at once.
+It applies only to replicas that the topic names, and only while they are out of sync, lack
+committed records and are far behind: a throttle must never delay an acks=all write. One throttle
+limits all of them together. Bytes are charged when they were read or appended, because their number
+is not known before. They are a debt that shrinks at the current rate, so a new rate takes effect at
+once.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Throttle:
     def applies_to(self, partition: Partition, follower: NodeId) -> bool:
         """Whether the bytes of this follower count. An entry names a partition and this node."""
         named = self._named(partition.log.settings)
-        if not named or follower in partition.maximal_isr:
+        if not named or partition.waits_for(follower):
             return False
         return ALL_REPLICAS in named or f"{partition.name.partition}:{self._node_id}" in named
 

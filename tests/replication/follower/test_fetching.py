@@ -483,6 +483,29 @@ def test_throttled_replicas_keep_to_their_rate_until_they_are_in_sync() -> None:
     )
 
 
+def test_replica_that_had_all_committed_records_lately_is_not_throttled() -> None:
+    """The leader delays writes for it until it joins, so it must get a burst at once."""
+
+    async def steps(scenario: Scenario) -> None:
+        led, replica = scenario.leads(scenario.first), scenario.replica()
+        led.append(bytes(50_000))
+        led.commit()
+        scenario.follow(replica)
+        await scenario.caught_up(led, replica)
+        for _ in range(20):
+            led.append(bytes(50_000))
+        led.commit()
+        await scenario.caught_up(led, replica)
+        assert scenario.loop.time() < 4
+
+    run(
+        steps,
+        LogSettings(follower_throttled_replicas=("0:1",)),
+        throttled_rate=10_000,
+        bytes_max=100_000,
+    )
+
+
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR])
 def test_failures_of_many_partitions_are_logged_in_few_lines_with_a_count(code: ErrorCode) -> None:
     """Retries of single partitions are spread by jitter. Lines count all of them."""

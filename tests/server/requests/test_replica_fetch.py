@@ -444,6 +444,24 @@ def test_replica_with_all_committed_records_is_not_throttled() -> None:
     node.run(scenario())
 
 
+def test_replica_that_has_nearly_caught_up_is_not_throttled() -> None:
+    """A write that it delays is committed at once, although it lacks committed records."""
+    node = throttled_node(rate=1)
+
+    async def scenario() -> None:
+        node.append(bytes(3000))
+        await node.ask(request(TWO), [want(1), want(0, 1)])
+        first = await node.ask(request(THREE), [want(0)])
+        node.append(b"b")
+        await node.ask(request(TWO), [want(2), want(0, 1)])
+        assert node.partition().log.high_watermark == 2
+        second = node.ask(request(THREE, session=(first.session_id, 1)), [want(1)])
+        assert await results_of(second) == {0: (0, 2, [b"b"])}
+        assert node.loop.time() == 0
+
+    node.run(scenario())
+
+
 def test_bytes_for_new_replicas_are_counted() -> None:
     node = Node()
 

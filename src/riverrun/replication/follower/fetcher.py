@@ -35,6 +35,7 @@ from riverrun.replication.follower.metrics import Counters, declare
 from riverrun.replication.follower.plan import FetchPlan, PlannedFetch
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.truncation import Truncation, truncation_out_of_range
+from riverrun.replication.isr import IsrLimits
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
 from riverrun.replication.throttle import Throttle, follower_list
@@ -92,6 +93,7 @@ class _FetcherContext(Struct, frozen=True, kw_only=True):
     clock: Clock
     randomness: Randomness
     throttle: Throttle
+    limits: IsrLimits
     counters: Counters
     lost: Callable[[NodeId], None]
 
@@ -131,6 +133,7 @@ class Fetchers:
             clock=clock,
             randomness=randomness,
             throttle=self.throttle,
+            limits=replicas.peers.limits,
             counters=Counters(),
             lost=lost,
         )
@@ -240,6 +243,7 @@ class _LeaderFetcher:
             node_id=context.node_id,
             randomness=context.randomness,
             throttle=context.throttle,
+            limits=context.limits,
             counters=context.counters,
         )
         self.task: asyncio.Task[None] | None = None

@@ -13,6 +13,7 @@ from enum import Enum
 from uuid import UUID
 
 from riverrun.model.ids import LeaderEpoch
+from riverrun.replication.isr import NEVER
 from riverrun.replication.partition import Partition
 from riverrun.wire.fetch import FetchPartition
 
@@ -39,6 +40,7 @@ class FollowedPartition:
 
     __slots__ = (
         "attempts",
+        "caught_up_at",
         "due",
         "error",
         "is_damaged",
@@ -67,6 +69,8 @@ class FollowedPartition:
         self.is_damaged = False
         """Whether the damaged records must be fetched again."""
         self.leader_high_watermark = -1
+        self.caught_up_at = NEVER
+        """When this replica last had all committed records."""
 
     @property
     def is_valid(self) -> bool:

@@ -23,6 +23,7 @@ from riverrun.replication.follower.metrics import Counters
 from riverrun.replication.follower.session import INITIAL_EPOCH, FollowerFetchSession
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.follower.truncation import Truncation, truncation_at_divergence
+from riverrun.replication.isr import IsrLimits, is_nearly_caught_up
 from riverrun.replication.partition import Partition
 from riverrun.replication.throttle import Throttle
 from riverrun.wire.fetch import FetchPartition, FetchResult
@@ -70,6 +71,7 @@ class FetchPlan:
         node_id: NodeId,
         randomness: Randomness,
         throttle: Throttle,
+        limits: IsrLimits,
         counters: Counters,
     ) -> None:
         self.settings = settings
@@ -82,6 +84,7 @@ class FetchPlan:
         self._node_id = node_id
         self._randomness = randomness
         self._throttle = throttle
+        self._limits = limits
         self._counters = counters
         self._changed: dict[FollowedPartition, None] = {}
         """Partitions whose entry in the session must change with the next request."""
@@ -241,6 +244,8 @@ class FetchPlan:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no complete batch in the response")
             followed.leader_high_watermark = result.high_watermark
             followed.partition.follower_appended(at, result.high_watermark)
+            if not followed.lag:
+                followed.caught_up_at = now
             if result.log_start_offset > log.start_offset:
                 self._follow_start(followed, result.log_start_offset)
         except KafkaError as error:
@@ -381,9 +386,11 @@ class FetchPlan:
         self._changed[followed] = None
 
     def _is_throttled(self, followed: FollowedPartition, now: float) -> bool:
-        """Whether the partition must wait. One that has all committed records is not delayed,
-        because the leader may wait for it before it acknowledges a write."""
+        """Whether the partition must wait. One that has all committed records, or had them a
+        moment ago, is not delayed: the leader may wait for it before it acknowledges a write."""
         if not followed.lag or not self._throttle.applies_to(followed.partition, self._node_id):
+            return False
+        if self._is_nearly_caught_up(followed, now):
             return False
         pause = self._throttle.pause_seconds(now)
         if not pause:
@@ -392,3 +399,13 @@ class FetchPlan:
             followed.enter(FollowState.FETCHING)
         self._sleep(followed, FollowState.DELAYED, now + pause)
         return True
+
+    def _is_nearly_caught_up(self, followed: FollowedPartition, now: float) -> bool:
+        """By the limits of the leader, which counts from its log end offset."""
+        return is_nearly_caught_up(
+            self._limits,
+            leader_end=followed.leader_high_watermark,
+            end_offset=followed.log.end_offset,
+            caught_up_at=followed.caught_up_at,
+            now=now,
+        )

@@ -183,36 +183,43 @@ class FollowerFetch:
             wanted.watch(partition)
             if partition is None:
                 return failed(missing(self.services, topic, index))
-        session = self._session
-        if self._is_throttled(partition, wanted):
-            max_bytes, at_least_one = 0, False
+        if not self._pause_seconds(partition, wanted):
+            return self._read_open(partition, wanted, max_bytes, at_least_one=at_least_one)
+        read = self._read_open(partition, wanted, 0, at_least_one=False)
+        # The fetch itself may show that the replica has nearly caught up. Then writes wait for it.
+        pause = self._pause_seconds(partition, wanted)
+        if pause:
+            self._session.news[wanted] = None
+            self.wait_ms = min(self.wait_ms, int(pause * SECOND_MS) + 1)
+        elif not read.error_code and read.diverging is None:
+            read = self._read_open(partition, wanted, max_bytes, at_least_one=at_least_one)
+        return read
+
+    def _read_open(
+        self, partition: Partition, wanted: ReplicaPartition, max_bytes: int, *, at_least_one: bool
+    ) -> PartitionRead:
         is_first, wanted.is_moved = wanted.is_moved, False
         return read_for_replica(
             partition,
-            session.node,
+            self._session.node,
             wanted.fetch,
-            contact=session.contact,
+            contact=self._session.contact,
             max_bytes=max_bytes,
             at_least_one=at_least_one,
             is_first=is_first,
         )
 
-    def _is_throttled(self, partition: Partition, wanted: ReplicaPartition) -> bool:
-        """Whether the partition gets no records now. It stays news, and the long poll ends when it
-        may be read. A replica that has all committed records is not delayed."""
-        throttle, session = self.services.leader_throttle, self._session
+    def _pause_seconds(self, partition: Partition, wanted: ReplicaPartition) -> float:
+        """The time for which the partition gets no records; 0 if it may be read. Meanwhile it stays
+        news. A replica that has all committed records, or nearly, is not delayed."""
+        throttle = self.services.leader_throttle
         if (
             not partition.log.settings.leader_throttled_replicas
             or wanted.fetch.offset >= partition.log.high_watermark
-            or not throttle.applies_to(partition, session.node)
+            or not throttle.applies_to(partition, self._session.node)
         ):
-            return False
-        pause = throttle.pause_seconds(self.services.clock.monotonic())
-        if not pause:
-            return False
-        session.news[wanted] = None
-        self.wait_ms = min(self.wait_ms, int(pause * SECOND_MS) + 1)
-        return True
+            return 0.0
+        return throttle.pause_seconds(self.services.clock.monotonic())
 
     def _charge(self, wanted: ReplicaPartition, size: int) -> None:
         """Count records that are sent to a replica that catches up."""

@@ -530,3 +530,21 @@ def test_deletion_completes_when_no_live_replica_has_the_records() -> None:
     leader.image = replace(leader.image, brokers=brokers)
     leader.apply(isr=(ME, TWO))
     assert codes == [ErrorCode.NONE]
+
+
+# The next epoch of the same leader
+
+
+def test_deletion_completes_when_the_replicas_it_waits_for_leave() -> None:
+    leader = Leader()
+    leader.append(*[b"x"] * 4)
+    for node in (TWO, THREE):
+        leader.fetch(node, 4)
+    leader.partition.log.delete_records_before(Offset(2))
+    codes: list[ErrorCode] = []
+    leader.partition.when_deleted(Offset(2), codes.append)
+    assert codes == []
+    alone = replace(leader.state, replicas=(ME,), directories=leader.state.directories[:1])
+    leader.state = alone
+    leader.apply(isr=(ME,), leader=ME)
+    assert codes == [ErrorCode.NONE]

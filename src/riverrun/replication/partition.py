@@ -173,6 +173,8 @@ class Partition:
         if self.is_leader:
             self.advance()
             self.check_isr()
+            # Replicas that they wait for may have left.
+            self._deletion_waiters.reached(self.low_watermark)
 
     def close(self, code: ErrorCode) -> None:
         """The replica is removed: fail all waiters with this code."""

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from riverrun.metadata.image import LeaderRecoveryState
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId, Offset
-from riverrun.replication.leader_state import AWAIT_IMAGE, NOT_APPLIED
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.replication.leader_state import AWAIT_IMAGE, IMAGE_SECONDS, NOT_APPLIED, IsrVerdict
 from tests.replication.leaders import ME, THREE, TWO, Leader, broker
 from tests.storage.machines import NOW_MS, batch, flush, values_of
 
@@ -548,3 +548,16 @@ def test_deletion_completes_when_the_replicas_it_waits_for_leave() -> None:
     leader.state = alone
     leader.apply(isr=(ME,), leader=ME)
     assert codes == [ErrorCode.NONE]
+
+
+def test_proposal_that_raised_the_leader_epoch_is_not_sent_again_before_the_image() -> None:
+    leader = Leader(isr=(ME, TWO))
+    leader.append(b"a")
+    leader.fetch(TWO, 1)
+    leader.fetch(THREE, 1)
+    proposal, sent = leader.proposal(), len(leader.proposed)
+    verdict = IsrVerdict(
+        error=ErrorCode.NONE, isr=(ME, THREE), leader_epoch=LeaderEpoch(1), partition_epoch=1
+    )
+    assert leader.partition.apply_verdict(proposal, verdict) == IMAGE_SECONDS
+    assert (len(leader.proposed), leader.proposal()) == (sent, proposal)

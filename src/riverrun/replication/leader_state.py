@@ -260,16 +260,15 @@ class LeaderState:
         if self.pending is not proposal:
             return None  # An image has settled it.
         if verdict.error is ErrorCode.NONE:
-            if (
-                verdict.leader_epoch == self.epoch
-                and verdict.partition_epoch > proposal.partition_epoch
-            ):
-                self.is_recovering = False
+            if verdict.leader_epoch != self.epoch:
+                # The change ended a reassignment and began our next epoch, with the image.
+                return IMAGE_SECONDS
+            self.is_recovering = False
+            if verdict.partition_epoch > proposal.partition_epoch:
                 self._commit(verdict.isr, verdict.partition_epoch)
-            elif verdict.leader_epoch == self.epoch:
+            else:
                 # The ISR already was as proposed.
                 self.pending = None
-                self.is_recovering = False
                 self._split_followers()
             return None
         self._peers.rejected.value += 1

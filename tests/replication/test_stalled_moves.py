@@ -82,6 +82,17 @@ def test_replica_of_a_dropped_target_is_not_stalled() -> None:
     assert check(progress, leader, 100) == []
 
 
+def test_new_target_starts_the_time_of_its_replicas_again() -> None:
+    """The leader must not cancel a move that began a moment ago, because of the one before."""
+    leader, progress = moving(), CopyProgress()
+    check(progress, leader, 0)
+    leader.state = replace(leader.state, replicas=(ME, THREE, TWO), removing=(TWO,))
+    leader.apply()
+    assert check(progress, leader, 10) == []
+    leader.apply(isr=(ME,))
+    assert check(progress, leader, 20) == [THREE], "a change of the ISR is not a new target"
+
+
 def test_own_stall_of_the_leader_is_no_stall_of_the_replica() -> None:
     leader, progress = moving(), CopyProgress()
     check(progress, leader, 0)

@@ -3,7 +3,8 @@
 A new replica stops when its node is down or cut off, when its disk is full or failed, or when its
 throttle is zero. Its leader sees all of these in the same way: the replica's log end offset does
 not change. After ``reassignment.stall.timeout.ms`` the leader asks the controller to cancel, which
-restores the original replicas. Another leader measures the time again, from its election on.
+restores the original replicas. Another leader measures the time again, from its election on, and so
+does a changed target.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.aio import StallCredit
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
@@ -47,6 +48,16 @@ class SendCancels(Protocol):
         ...
 
 
+class _Copy(NamedTuple):
+    """One new replica in one reassignment. Its replicas begin with the target, so a changed target
+    is another reassignment. So is one that began after a cancel, which raises the leader epoch."""
+
+    partition: Partition
+    node: NodeId
+    leader_epoch: LeaderEpoch
+    replicas: tuple[NodeId, ...]
+
+
 class _Position(NamedTuple):
     end_offset: int
     since: float
@@ -56,7 +67,7 @@ class CopyProgress:
     """The positions of new replicas of the partitions that this node leads."""
 
     def __init__(self) -> None:
-        self._positions: dict[tuple[Partition, NodeId], _Position] = {}
+        self._positions: dict[_Copy, _Position] = {}
 
     def credit_stall(self, seconds: float) -> None:
         """Extend all deadlines by a stall of this node, during which no fetch could arrive."""
@@ -66,7 +77,7 @@ class CopyProgress:
     def restart(self, partition: Partition, now: float) -> None:
         """Measure the time of a partition again."""
         for key, (end_offset, _) in self._positions.items():
-            if key[0] is partition:
+            if key.partition is partition:
                 self._positions[key] = _Position(end_offset, now)
 
     def check(
@@ -82,7 +93,8 @@ class CopyProgress:
                 follower = epoch_followers.get(node)
                 if follower is None or node in image.removing or node in partition.isr:
                     continue
-                key, end_offset = (partition, node), int(follower.end_offset)
+                key = _Copy(partition, node, image.leader_epoch, image.replicas)
+                end_offset = int(follower.end_offset)
                 known = before.get(key)
                 if known is None or known.end_offset != end_offset:
                     known = _Position(end_offset, now)

@@ -55,6 +55,14 @@ def test_rate_of_zero_stops_the_replica_but_not_its_checks() -> None:
     assert 0 < one.pause_seconds(1000.0) <= CHECK_SECONDS
 
 
+def test_late_charge_does_not_pay_the_same_time_twice() -> None:
+    """A fetcher charges with the time of its response, after another has asked with a later one."""
+    one = throttle()
+    one.spend(5 * MB, 10.0)
+    one.spend(0, 9.0)
+    assert one.pause_seconds(13.5) == pytest.approx(0.5, abs=0.01), "1 MB of burst, 3.5 MB of time"
+
+
 @pytest.mark.parametrize(
     ("named", "applies"),
     [((), False), (("*",), True), (("0:1",), True), (("0:2", "1:1"), False), (("0:11",), False)],

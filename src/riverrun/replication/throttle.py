@@ -74,4 +74,4 @@ class Throttle:
     def _settle(self, now: float) -> None:
         paid = max(now - self._as_of, 0.0) * self._rate
         self._debt_bytes = max(self._debt_bytes - paid, -BURST_SECONDS * self._rate)
-        self._as_of = now
+        self._as_of = max(self._as_of, now)

@@ -43,8 +43,8 @@ $(VENV)/.installed-spark: $(VENV)/.installed
 up: $(VENV)/.installed ## install and start three nodes (options: NODES, DATA, PORT)
 	@exec $(BIN)/riverrun up --nodes $(NODES) --data $(DATA) --port $(PORT)
 
-demo: $(VENV)/.installed-spark ## three nodes, a clickstream, a pipeline to a table, a killed node, and the proof
-	@exec $(BIN)/python examples/demo.py
+demo: $(VENV)/.installed-spark ## three nodes, a clickstream, a pipeline, a killed node, and the proof (option: PORT)
+	@exec $(BIN)/python examples/demo.py $(if $(filter file,$(origin PORT)),,--port $(PORT))
 
 lint: $(VENV)/.installed-test ## ruff, mypy and import-linter
 	$(BIN)/ruff check src tests tools examples

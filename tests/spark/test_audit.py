@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import typer
 
-import pyspark_riverrun
 from riverrun.cli.support.options import NOT_FOUND
 from riverrun.pipeline.audit import replica_reader
 from riverrun.pipeline.audit.command import replicas
@@ -20,6 +19,7 @@ from riverrun.pipeline.audit.replica_reader import (
     read_replica,
 )
 from riverrun.pipeline.audit.replicas import AuditResult, CopyDifference, find_replicas
+from riverrun.pipeline.run import short_job
 from riverrun.pipeline.topics import create_topic, run_request
 from tests.clusters import Cluster
 from tests.spark.pipelines import write
@@ -58,7 +58,7 @@ def test_audit_names_a_missing_topic_before_spark_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     create_topic(spark_cluster.bootstrap, topic)
-    monkeypatch.delattr(pyspark_riverrun, "session")
+    monkeypatch.setattr(short_job, "run_job", lambda *_, **__: pytest.fail("Spark starts"))
     with pytest.raises(typer.Exit) as caught:
         replicas([topic, f"{topic}x"], bootstrap=spark_cluster.bootstrap)
     assert caught.value.exit_code == NOT_FOUND

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 import typer
 from py4j.protocol import Py4JNetworkError
+from typer.testing import CliRunner
 
+from riverrun.cli.main import build
 from riverrun.pipeline import command
 from riverrun.pipeline.declaration.model import Pipeline
 from riverrun.pipeline.declaration.parser import read_pipeline
@@ -137,7 +140,8 @@ def file_of(pipeline: Pipeline) -> Path:
 
 
 def run(pipeline: Pipeline) -> int:
-    return command._run(pipeline, "local", is_once=False, ui_port=0, as_json=False)
+    display = Display(print, lambda text: print(text, file=sys.stderr), as_json=False)
+    return command._run(pipeline, "local", display, is_once=False, ui_port=0)
 
 
 def state_of(pipeline: Pipeline) -> str:
@@ -424,7 +428,7 @@ def test_stop_works_for_a_pipeline_on_another_machine(pipeline: Pipeline) -> Non
 def lines_of(*statuses: PipelineStatus, as_json: bool = False) -> list[str]:
     """Lines of a run without a terminal. The last status is the last one of the run."""
     lines: list[str] = []
-    with Display(lines.append, lines.append, as_json=as_json) as display:
+    with Display(lines.append, lines.append, as_json=as_json, has_headings=False) as display:
         for status in statuses:
             display.show(status, is_last=status is statuses[-1])
     return lines
@@ -437,6 +441,16 @@ def test_lines_always_have_a_failure_column() -> None:
     )
     assert [line.split("\t")[-1] for line in lines] == ["-", "one\\tand another\\nline"]
     assert [line.count("\t") for line in lines] == [11, 11]
+
+
+def test_lines_start_with_headings() -> None:
+    lines: list[str] = []
+    with Display(lines.append, lines.append, as_json=False) as display:
+        for state in ("starting", "running"):
+            display.show(status_with(queries=[QueryStatus(sink="b", state=state)]))
+    headings, *rows = [line.split("\t") for line in lines]
+    assert headings[:4] == ["SINK", "STATE", "ROWS", "TOTAL"]
+    assert [len(row) for row in rows] == [len(headings)] * 2
 
 
 def test_last_line_of_a_sink_is_printed_once() -> None:
@@ -543,3 +557,24 @@ def test_running_pipeline_has_exit_code_0(
     code, shown = shown_status(pipeline, capsys)
     assert (code, shown.split("\t")[2]) == (0, "running")
     assert "batch\tb\t2\t9\t5" in shown.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pipeline"],
+        *(
+            ["pipeline", name]
+            for name in ("init", "validate", "run", "status", "stop", "tables", "pack")
+        ),
+        ["audit", "replicas"],
+    ],
+    ids=lambda words: words[-1],
+)
+def test_help_fits_80_columns_and_names_arguments_in_upper_case(words: list[str]) -> None:
+    shown = CliRunner().invoke(build(words), [*words, "--help"], terminal_width=80).stdout
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert "..." not in shown.partition("Commands:")[2], "descriptions are complete"
+    assert "<" not in shown, "no <str>"
+    usage = shown.splitlines()[0].split(words[-1])[1].split()
+    assert all(word == word.upper() for word in usage), usage

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from riverrun.cli.support.options import USAGE
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.errors import DeclarationError, Problem
+from riverrun.pipeline.run import driver, foreground, supervisor
 from riverrun.pipeline.run.analysis import find_line
 from riverrun.pipeline.run.sql_check import (
     PipelineCheck,
@@ -14,8 +16,10 @@ from riverrun.pipeline.run.sql_check import (
     has_checkable_sql,
     sources_without_columns,
 )
+from riverrun.pipeline.run.status import starting_status
 from riverrun.pipeline.sources.schemas import PinnedSchema
 from riverrun.pipeline.state.versioned_file import LocalFiles
+from tests.processes import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = """\
@@ -242,6 +246,28 @@ def test_all_problems_are_raised_with_the_file(spark: SparkSession, tmp_path: Pa
     wanted = f"{file}:6: transforms.t.sql: column idd does not exist; did you mean id?\n  Remedy: "
     assert str(caught.value).startswith(wanted)
     assert not spark.catalog.tableExists("orders"), "the check leaves no views"
+
+
+def test_run_with_invalid_sql_starts_no_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "p.toml"
+    valid = '[sinks.copy]\ninput = "orders"\npath = "copy"\n'
+    file.write_text(with_sql("SELECT idd FROM orders") + valid)
+    pipeline = read_pipeline(file)
+    monkeypatch.setattr(driver, "close_session", lambda _: None)  # other tests use it
+    monkeypatch.setattr(
+        supervisor, "PipelineSupervisor", lambda *_, **__: pytest.fail("a query starts")
+    )
+    sinks = list(pipeline.sinks)
+    starting = starting_status("p", "local", sinks, log="spark.log", bootstrap="b:1")
+    whole = driver.PipelineDriver(pipeline, lambda: spark, starting, is_once=True)
+    whole.start()
+    until(lambda: whole.is_over, seconds=100, what="the SQL is checked")
+    outcome = foreground.outcome_of(whole)
+    assert outcome.code == USAGE
+    assert f"{file}:6: transforms.t.sql: column idd does not exist" in outcome.messages[0]
+    assert [query.state for query in whole.status().queries] == ["failed", "failed"]
 
 
 def test_line_is_found_in_folded_yaml() -> None:

@@ -29,6 +29,7 @@ from riverrun.cli.support.watching import Watch
 if TYPE_CHECKING:
     from riverrun.cli.support.output import Layout
     from riverrun.pipeline.declaration.model import Pipeline
+    from riverrun.pipeline.run.display import Display
 
 NEEDED = ("pyspark", "pyarrow", "deltalake", "fastavro", "grpc_tools", "jsonschema_rs")
 REMEDY = "pip install 'riverrun[spark]'"
@@ -69,6 +70,7 @@ Master = Annotated[
     str,
     typer.Option(
         "--master",
+        metavar="URL",
         envvar="RIVERRUN_SPARK_MASTER",
         help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://...",
     ),
@@ -77,7 +79,8 @@ Once = Annotated[
     bool, typer.Option("--once", help="Stop when all records that exist now are processed.")
 ]
 UiPort = Annotated[
-    int, typer.Option("--ui-port", min=0, help="Port of the Spark UI; 0 disables it.")
+    int,
+    typer.Option("--ui-port", metavar="PORT", min=0, help="Port of the Spark UI; 0 disables it."),
 ]
 OtherBootstrap = Annotated[
     str | None,
@@ -120,7 +123,9 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create.")] = Path(
         "pipeline.toml"
     ),
-    topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = "events",
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="TOPIC", help="Topic to read.")
+    ] = "events",
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Write an example pipeline: a topic with JSON values into a Delta table.
@@ -180,6 +185,7 @@ def run(
     bootstrap: OtherBootstrap = None,
     ui_port: UiPort = 4040,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, and show its progress.
 
@@ -189,8 +195,8 @@ def run(
 
     \b
     Exit codes:
-      0         ended: all records processed (--once), Ctrl-C, SIGTERM or `pipeline stop`
-      1         a sink has failed for good, Spark has failed, or the pipeline already runs
+      0         ended after a batch: by --once, Ctrl-C, SIGTERM or `pipeline stop`
+      1         a sink or Spark has failed, or the pipeline already runs
       2         the file is invalid
       3         the cluster is unreachable at the first start, or with --once
       4         the file does not exist; with --once, a topic does not exist
@@ -207,24 +213,29 @@ def run(
 
         pipeline = _read(file, bootstrap)
         check_before_start(pipeline, is_once=is_once)
-        code = _run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json)
+        display = _display(as_json=as_json, has_headings=not no_headers)
+        code = _run(pipeline, master, display, is_once=is_once, ui_port=ui_port)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None  # nothing has started
     raise typer.Exit(code)
 
 
 def tables(
-    folder: Annotated[Path, typer.Option("--folder", help="Folder of the tables.")] = Path(
-        "tables"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="FOLDER", help="Folder of the tables.")
+    ] = Path("tables"),
     values: Annotated[
-        str, typer.Option("--values", help="json (inferred columns) or raw (key and value).")
+        str,
+        typer.Option(
+            "--values", metavar="json|raw", help="Inferred columns, or only key and value."
+        ),
     ] = "json",
     master: Master = "local[*]",
     is_once: Once = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     ui_port: UiPort = 4040,
     as_json: AsJson = False,
+    no_headers: NoHeaders = False,
 ) -> None:
     """Mirror every topic with the setting riverrun.table to a table of that format.
 
@@ -249,7 +260,8 @@ def tables(
             NOT_FOUND,
         )
     pipeline = tables_pipeline(found, folder.absolute(), bootstrap, values)
-    raise typer.Exit(_run(pipeline, master, is_once=is_once, ui_port=ui_port, as_json=as_json))
+    display = _display(as_json=as_json, has_headings=not no_headers)
+    raise typer.Exit(_run(pipeline, master, display, is_once=is_once, ui_port=ui_port))
 
 
 def status(
@@ -311,7 +323,8 @@ def pack(
         Path, typer.Argument(metavar="FILE", help="File to create: NAME.tar or NAME.tar.gz.")
     ] = Path("environment.tar.gz"),
     more: Annotated[
-        list[str], typer.Option("--with", help="A package that your functions need.")
+        list[str],
+        typer.Option("--with", metavar="PACKAGE", help="A package that your functions need."),
     ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Pack the packages that executors on other machines need into an archive.
@@ -379,21 +392,28 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
         fail(str(error), NOT_FOUND if not file.exists() else USAGE)
 
 
-def _run(pipeline: Pipeline, master: str, *, is_once: bool, ui_port: int, as_json: bool) -> int:
-    """Run until all queries end or a stop is requested. Returns the exit code."""
+def _display(*, as_json: bool, has_headings: bool) -> Display:
     from riverrun.pipeline.run.display import Display
+
+    print_line = partial(print, flush=True)
+    return Display(print_line, _print_error, as_json=as_json, has_headings=has_headings)
+
+
+def _print_error(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _run(pipeline: Pipeline, master: str, display: Display, *, is_once: bool, ui_port: int) -> int:
+    """Run until all queries end or a stop is requested. Returns the exit code."""
     from riverrun.pipeline.run.foreground import run_pipeline
     from riverrun.pipeline.run.status import AlreadyRunning
 
-    print_line = partial(print, flush=True)
-    print_error = partial(print, file=sys.stderr, flush=True)
-    display = Display(print_line, print_error, as_json=as_json)
     try:
         outcome = run_pipeline(pipeline, master, is_once=is_once, ui_port=ui_port, display=display)
     except AlreadyRunning as error:
         fail(f"{pipeline.name}: {error}; stop it with `riverrun pipeline stop`", FAILED)
     for message in outcome.messages:
-        print_error(f"riverrun: {message}")
+        _print_error(f"riverrun: {message}")
     return outcome.code
 
 

@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from riverrun.cli.support.output import Bad, Cell, Table, counted, plain_row
+from riverrun.cli.support.output import Bad, Cell, Table, counted, heading, plain_row
 from riverrun.pipeline.run.status import STARTING, PipelineStatus, QueryStatus, state_of_pipeline
 
 COLUMNS = (
     "sink", "state", "rows", "total", "rows/s", "lag", "batch ms", "dead letters", "restarts",
 )  # fmt: skip
+LINE_COLUMNS = (*COLUMNS, "batch records", "batch seconds", "last failure")
+"""The columns of lines without a terminal."""
 OPTIONAL = ("dead letters", "restarts")
 """Columns that a live table hides while all values are zero."""
 LINES_EVERY_SECONDS = 5.0
@@ -56,7 +58,7 @@ def under_way(query: QueryStatus, now_ms: int) -> str | None:
     return text
 
 
-def heading(status: PipelineStatus, state: str) -> str:
+def title(status: PipelineStatus, state: str) -> str:
     """The title of the status on a terminal."""
     process = f"process {status.pid} on {status.host}"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.now_ms / 1000))
@@ -83,8 +85,8 @@ def head_table(status: PipelineStatus, *, is_running: bool) -> Table:
 def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
     """The tables of ``riverrun pipeline status``."""
     rows: list[Sequence[Cell]] = [query_row(query) for query in status.queries]
-    title = heading(status, state_of_pipeline(status, is_running=is_running))
-    tables = [Table(title=title, kind="sink", columns=COLUMNS, rows=rows)]
+    shown = title(status, state_of_pipeline(status, is_running=is_running))
+    tables = [Table(title=shown, kind="sink", columns=COLUMNS, rows=rows)]
     current: list[Sequence[Cell]] = [
         [
             query.sink,
@@ -121,10 +123,12 @@ class Display:
         print_error: Callable[[str], None],
         *,
         as_json: bool,
+        has_headings: bool = True,
     ) -> None:
         self._print_line = print_line
         self._print_error = print_error
         self._as_json = as_json
+        self._has_headings = has_headings
         self._next = 0.0
         self._last: dict[str, tuple[str, str | None]] = {}
         """State and reason of each sink when its last line was printed."""
@@ -167,6 +171,8 @@ class Display:
         if self._as_json:
             self._print_line(json.dumps(asdict(status)))
             return
+        if not shown and self._has_headings:
+            self._print_line(plain_row([heading(column) for column in LINE_COLUMNS]))
         for query in status.queries:
             # The last line of a sink is printed once.
             if query.state not in FINAL or shown.get(query.sink) != states[query.sink]:

@@ -4,6 +4,7 @@ topic.
 It kills a node while the pipeline runs, and proves that every event is in the table exactly once.
 
     make demo
+    make demo PORT=21000
 """
 
 from __future__ import annotations
@@ -182,6 +183,8 @@ class Demo:
                 text += f" {query['rows_per_second']:>7.0f} rows/s, batch {query['batch_ms']} ms"
             if query["lag"] is not None:
                 text += f", lag {query['lag']}"
+            if query["current_records"] is not None:
+                text += f", batch of {query['current_records']} under way"
             if query["state"] == "waiting":
                 text += f", restarts soon: {query['reason']}"
             self.say(text)

@@ -1,6 +1,7 @@
 """The examples run unchanged. test_session runs clickstream on a Spark cluster."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,12 @@ def test_customers_merges_changes_into_the_current_state(runs: Runs) -> None:
         else:
             wanted[customer] = change["city"]
     assert {row["id"]: row["city"] for row in runs.rows("tables/customers")} == wanted
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(["PORT=21000"], " --port 21000"), ([], "")])
+def test_make_demo_takes_a_port(given: list[str], wanted: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PORT"}
+    shown = subprocess.check_output(
+        ["make", "--dry-run", "demo", *given], cwd=EXAMPLES.parent, env=environment, text=True
+    )
+    assert shown.splitlines()[-1].rstrip() == f"exec .venv/bin/python examples/demo.py{wanted}"

@@ -119,7 +119,7 @@ def decode_avro(
         value = fastavro.schemaless_reader(stream, writer, reader)
     except (EOFError, IndexError) as error:
         # A number continues in the next byte as long as its bytes have the highest bit.
-        is_cut = stream.tell() == len(data) and data[-1] >= 0x80
+        is_cut = stream.tell() == len(data) and data[-1:] >= b"\x80"
         if isinstance(error, EOFError) or is_cut:
             text = f"the value is truncated: it ends inside its Avro data of {what}"
         else:  # a union or an enum has no such index

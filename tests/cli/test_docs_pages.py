@@ -1,7 +1,12 @@
 """``riverrun docs``, and messages that name pages which an installed package has."""
 
+import contextlib
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +36,20 @@ def test_all_pages_are_listed_with_their_titles() -> None:
 @pytest.mark.parametrize("name", ["testing", "testing.md"])
 def test_a_page_is_printed(name: str) -> None:
     assert invoke(name) == (0, (ROOT / "docs" / "testing.md").read_text())
+
+
+def test_a_terminal_gets_a_pager() -> None:
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-m", "riverrun", "docs", "testing"]
+    with subprocess.Popen(
+        command, stdin=inside, stdout=inside, env={**os.environ, "PAGER": "sed s/^/paged:/"}
+    ):
+        os.close(inside)
+        assert os.read(terminal, 1000).startswith(b"paged:# Test with a real Kafka")
+        with contextlib.suppress(OSError):  # the end of a terminal is an error
+            while os.read(terminal, 65_536):
+                pass
+    os.close(terminal)
 
 
 def test_an_unknown_page_is_not_found() -> None:

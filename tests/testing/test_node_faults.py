@@ -207,7 +207,7 @@ def test_a_node_replies_when_the_faults_are_in_effect(tmp_path: Path) -> None:
         thread = threading.Thread(target=answer, args=(listener,))
         thread.start()
         place.write(NodeFaults(is_disk_full=True))
-        place.notify(is_paused=False)
+        place.notify(lambda: False)
         thread.join()
         draft = FaultsFile(tmp_path / "node-1.toml.starting")
         assert draft.read().is_disk_full
@@ -215,9 +215,12 @@ def test_a_node_replies_when_the_faults_are_in_effect(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_paused_node(tmp_path: Path) -> None:
     place = FaultsFile(tmp_path / "node-1.toml")
+    states = iter([False, False, True])  # the signal takes effect while we wait
+    with place.listen():
+        place.notify(lambda: next(states))
     with place.listen() as listener:
         for _ in range(int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 2):
-            place.notify(is_paused=True)
+            place.notify(lambda: True)
         assert listener.recv(100) == b"reload"
     with pytest.raises(ConnectionRefusedError):
-        place.notify(is_paused=True)
+        place.notify(lambda: True)

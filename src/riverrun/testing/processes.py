@@ -66,7 +66,7 @@ class NodeEntry(msgspec.Struct):
     """None while the node is not running."""
 
 
-class ClusterState(msgspec.Struct):
+class ClusterFile(msgspec.Struct):
     """The content of ``cluster.json``."""
 
     bootstrap: str
@@ -159,7 +159,7 @@ class ClusterProcesses:
             up.terminate()
             _wait(up, STOP_SECONDS_MAX)
             raise ClusterError(f"the cluster did not start; its log:\n{self.log_tail()}")
-        self._save(ClusterState(output.bootstrap, up.pid, output.nodes))
+        self._save(ClusterFile(output.bootstrap, up.pid, output.nodes))
 
     def _open_alive(self) -> int:
         """The end of the FIFO that a node watches."""
@@ -190,10 +190,10 @@ class ClusterProcesses:
     # State
 
     @property
-    def state(self) -> ClusterState:
-        return msgspec.json.decode((self.folder / "cluster.json").read_bytes(), type=ClusterState)
+    def state(self) -> ClusterFile:
+        return msgspec.json.decode((self.folder / "cluster.json").read_bytes(), type=ClusterFile)
 
-    def _save(self, state: ClusterState) -> None:
+    def _save(self, state: ClusterFile) -> None:
         draft = self.folder / f"cluster.json.{os.getpid()}"
         draft.write_bytes(msgspec.json.encode(state))
         draft.replace(self.folder / "cluster.json")
@@ -280,7 +280,7 @@ class ClusterProcesses:
         _set_member(state.full, node_id, is_full)
         self._inject(state)
 
-    def _inject(self, state: ClusterState) -> None:
+    def _inject(self, state: ClusterFile) -> None:
         """Bring the faults of all nodes in line with the state."""
         self._save(state)
         for node in state.nodes:
@@ -303,7 +303,7 @@ class ClusterProcesses:
 
     def _notify(self, node_id: int, pid: int, place: FaultsFile) -> None:
         try:
-            place.notify(is_paused=_is_stopped(pid))
+            place.notify(lambda: _is_stopped(pid))
         except OSError as error:
             if self._running(node_id) is None:  # it ended meanwhile; its next start reads the file
                 return

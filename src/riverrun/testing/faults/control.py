@@ -11,6 +11,8 @@ import contextlib
 import hashlib
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,8 @@ import msgspec
 RELOAD: Final = b"reload"
 DONE: Final = b"done"
 REPLY_SECONDS_MAX: Final = 30.0
+CHECK_SECONDS: Final = 0.1
+"""Between checks whether the node is paused."""
 DATAGRAM_BYTES_MAX: Final = 64
 
 
@@ -57,21 +61,26 @@ class FaultsFile:
         listener.bind(self._address)
         return listener
 
-    def notify(self, *, is_paused: bool) -> None:
+    def notify(self, is_paused: Callable[[], bool]) -> None:
         """Make the running node read the file. Raises OSError (TimeoutError) without a reply.
 
-        A paused node reads the file when it is resumed, so nobody waits for it.
+        A paused node reads the file when it is resumed, so do not wait for it. A signal takes
+        effect some time after it was sent, so ``is_paused`` is called repeatedly.
         """
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
             sender.bind("")  # an address for the reply, chosen by the kernel
-            sender.settimeout(REPLY_SECONDS_MAX)
-            if is_paused:
-                sender.setblocking(False)
-                with contextlib.suppress(BlockingIOError):  # it has such messages already
-                    sender.sendto(RELOAD, self._address)
-                return
-            sender.sendto(RELOAD, self._address)
-            sender.recv(DATAGRAM_BYTES_MAX)
+            with contextlib.suppress(BlockingIOError):  # such messages are waiting already
+                sender.sendto(RELOAD, self._address)
+            sender.settimeout(CHECK_SECONDS)
+            end = time.monotonic() + REPLY_SECONDS_MAX
+            while not is_paused():
+                try:
+                    sender.recv(DATAGRAM_BYTES_MAX)
+                except TimeoutError:
+                    if time.monotonic() > end:
+                        raise
+                else:
+                    return
 
 
 def answer(listener: socket.socket) -> None:

@@ -1,5 +1,6 @@
 """Shared by all tests: logs of servers in the report of a failing test, and the built wheel."""
 
+import os
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,9 +13,11 @@ from tests.installed import Distributions, Installed, build_distributions, insta
 from tests.peers import need
 from tests.processes import Server
 
-# Examples have no deadline, because the machine may be slow.
-settings.register_profile("riverrun", deadline=None)
-settings.load_profile("riverrun")
+# Examples have no deadline, because the machine may be slow. They are the same in every run, so that
+# a failure belongs to a change; the profile "explore" searches at random.
+settings.register_profile("riverrun", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "riverrun"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,8 +13,8 @@ from tests.installed import Distributions, Installed, build_distributions, insta
 from tests.peers import need
 from tests.processes import Server
 
-# Examples have no deadline, because the machine may be slow. They are the same in every run, so that
-# a failure belongs to a change; the profile "explore" searches at random.
+# Examples have no deadline, because the machine may be slow. They are the same in every run, so
+# that a failure belongs to a change; the profile "explore" searches at random.
 settings.register_profile("riverrun", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "riverrun"))

@@ -23,7 +23,7 @@ from riverrun.cluster.partitions.reassignment import alter_partition_reassignmen
 from riverrun.metadata.image import Image, LeaderRecoveryState, PartitionImage
 from riverrun.metadata.partitions import partition_of, record_of
 from riverrun.metadata.records import ConfigRecord, PartitionChangeRecord, Record
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import NodeId, PartitionIndex
 from riverrun.wire.messages.alter_partition_reassignments_request import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -92,7 +92,7 @@ class MovingPartition:
 
     def check(self, before: PartitionImage, now: PartitionImage) -> None:
         self.story.append(f"{now}")
-        assert partition_of(record_of(TOPIC, 0, now)) == now
+        assert partition_of(record_of(TOPIC, PartitionIndex(0), now)) == now
         assert now.replication_factor >= 1
         for node in before.replicas:
             if node not in now.replicas:

@@ -81,7 +81,7 @@ def stop_signals() -> Iterator[StopSignals]:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOutcome:
+class PipelineEnd:
     code: int
     """The exit code of the command."""
     messages: list[str]
@@ -95,7 +95,7 @@ def run_pipeline(
     is_once: bool,
     ui_port: int,
     display: Display,
-) -> RunOutcome:
+) -> PipelineEnd:
     """Run until all queries end or a stop is requested. Raises AlreadyRunning.
 
     A second signal ends the process.
@@ -188,10 +188,10 @@ class ForegroundRun:
         self._display.show(last, is_last=True)
 
 
-def outcome_of(driver: PipelineDriver) -> RunOutcome:
+def outcome_of(driver: PipelineDriver) -> PipelineEnd:
     if driver.invalid is not None:
-        return RunOutcome(USAGE, [str(driver.invalid)])
-    return RunOutcome(FAILED if driver.failures else 0, driver.failures)
+        return PipelineEnd(USAGE, [str(driver.invalid)])
+    return PipelineEnd(FAILED if driver.failures else 0, driver.failures)
 
 
 def exit_now(code: int) -> NoReturn:

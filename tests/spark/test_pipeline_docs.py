@@ -17,7 +17,7 @@ from tests.spark.pipelines import read, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_commands_print_what_the_page_shows(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_commands_print_what_the_page_shows(tmp_path: Path) -> None:
         done = subprocess.run(
             ["bash", "-c", script],
             cwd=tmp_path,
-            timeout=380,
+            timeout=560,
             check=False,
             env={
                 **os.environ,

@@ -62,7 +62,7 @@ class FakeSupervisor:
         self.failures: list[str] = []
         self.state = "starting"
         self.ticks: list[Callable[[], None]] = []
-        self.stopping: Callable[[], None] = lambda: None
+        self.stopping: Callable[[], object] = lambda: None
         self.batch: int | None = None
 
     def __call__(self, _spark: object, pipeline: Pipeline, *, is_once: bool) -> "FakeSupervisor":
@@ -276,6 +276,23 @@ def test_run_shows_queries_as_waiting_while_the_cluster_is_unreachable(
     fake.ticks = [check_and_stop]
     assert run(pipeline) == 0
     assert state_of(pipeline) == "ended"
+
+
+def test_closed_pipe_ends_the_run_after_the_batch(
+    session: FakeSession,
+    fake: FakeSupervisor,
+    pipeline: Pipeline,
+    acknowledged: threading.Event,
+) -> None:
+    """As in ``riverrun pipeline run FILE | head``."""
+
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    fake.stopping = lambda: acknowledged.wait(WAIT_SECONDS)
+    display = Display(closed, lambda _: None, as_json=False)
+    assert command._run(pipeline, "local", display, is_once=False, ui_port=0) == 0
+    assert (acknowledged.is_set(), state_of(pipeline)) == (True, "ended")
 
 
 def test_start_can_be_interrupted(

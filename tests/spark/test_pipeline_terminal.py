@@ -83,11 +83,11 @@ class TerminalRun:
     def query(self) -> dict[str, Any]:
         """The status of the sink; empty before there is one of this process."""
         path = self._state / "status.json"
-        status: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"pid": None}
-        found: dict[str, Any] = {}
-        if status["pid"] == self.process.pid:
-            found = status["queries"][0]
-        return found
+        if not path.exists():
+            return {}
+        status: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = status["queries"][0]
+        return found if status["pid"] == self.process.pid else {}
 
     def press_ctrl_c(self) -> None:
         """The terminal sends SIGINT to all processes of its group, here to those of the session."""

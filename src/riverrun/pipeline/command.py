@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -395,8 +395,16 @@ def _read(file: Path, bootstrap: str | None) -> Pipeline:
 def _display(*, as_json: bool, has_headings: bool) -> Display:
     from riverrun.pipeline.run.display import Display
 
-    print_line = partial(print, flush=True)
-    return Display(print_line, _print_error, as_json=as_json, has_headings=has_headings)
+    return Display(_print_line, _print_error, as_json=as_json, has_headings=has_headings)
+
+
+def _print_line(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _print_error(text: str) -> None:

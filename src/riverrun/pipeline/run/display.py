@@ -133,6 +133,8 @@ class Display:
         self._last: dict[str, tuple[str, str | None]] = {}
         """State and reason of each sink when its last line was printed."""
         self._announced: str | None = None
+        self.is_closed = False
+        """Whether the reader of the lines has closed its pipe, as ``| head`` does."""
         is_live = sys.stdout.isatty() and not as_json
         self._live = Live(refresh_per_second=4) if is_live else None
 
@@ -169,14 +171,22 @@ class Display:
             return  # the last status is complete, and follows at once
         shown, self._last, self._next = self._last, states, now + LINES_EVERY_SECONDS
         if self._as_json:
-            self._print_line(json.dumps(asdict(status)))
+            self._print(json.dumps(asdict(status)))
             return
         if not shown and self._has_headings:
-            self._print_line(plain_row([heading(column) for column in LINE_COLUMNS]))
+            self._print(plain_row([heading(column) for column in LINE_COLUMNS]))
         for query in status.queries:
             # The last line of a sink is printed once.
             if query.state not in FINAL or shown.get(query.sink) != states[query.sink]:
-                self._print_line(line_of(query, status.now_ms))
+                self._print(line_of(query, status.now_ms))
+
+    def _print(self, line: str) -> None:
+        if self.is_closed:
+            return
+        try:
+            self._print_line(line)
+        except BrokenPipeError:
+            self.is_closed = True
 
     def _table(self, status: PipelineStatus, *, is_last: bool) -> RenderableType:
         rows = [query_row(query) for query in status.queries]

@@ -81,7 +81,7 @@ def stop_signals() -> Iterator[StopSignals]:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineEnd:
+class PipelineOutcome:
     code: int
     """The exit code of the command."""
     messages: list[str]
@@ -95,7 +95,7 @@ def run_pipeline(
     is_once: bool,
     ui_port: int,
     display: Display,
-) -> PipelineEnd:
+) -> PipelineOutcome:
     """Run until all queries end or a stop is requested. Raises AlreadyRunning.
 
     A second signal ends the process.
@@ -164,9 +164,9 @@ class ForegroundRun:
             self._write_last()
 
     def _must_end_now(self) -> bool:
-        """React to signals and to the stop request."""
+        """React to signals, to the stop request, and to the end of our reader in a pipe."""
         is_asked = self._signals.number is not None or is_stop_requested(self._pipeline.state)
-        if not is_asked:
+        if not is_asked and not self._display.is_closed:
             return False
         if self._signals.is_repeated or (self._signals.number and self._driver.is_starting):
             return True
@@ -188,10 +188,10 @@ class ForegroundRun:
         self._display.show(last, is_last=True)
 
 
-def outcome_of(driver: PipelineDriver) -> PipelineEnd:
+def outcome_of(driver: PipelineDriver) -> PipelineOutcome:
     if driver.invalid is not None:
-        return PipelineEnd(USAGE, [str(driver.invalid)])
-    return PipelineEnd(FAILED if driver.failures else 0, driver.failures)
+        return PipelineOutcome(USAGE, [str(driver.invalid)])
+    return PipelineOutcome(FAILED if driver.failures else 0, driver.failures)
 
 
 def exit_now(code: int) -> NoReturn:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from riverrun.client.offsets import committed_offsets
+from riverrun.pipeline.topics import run_request
 from tests.processes import executable, serve, until
 from tests.spark.java import java_environment
 from tests.spark.pipelines import write
@@ -157,6 +159,8 @@ def test_ctrl_c_ends_after_the_batch_and_a_second_one_at_once(tmp_path: Path) ->
             last = run.query()
             assert (last["state"], last["rows"], last["total"]) == ("ended", 50, 50)
             check_output(run)
+        committed = run_request(node.bootstrap, lambda pool: committed_offsets(pool, "live.out"))
+        assert sum(committed.values()) == 50, "tools see the last batch too"
     assert (tmp_path / ".riverrun/live/spark.log").stat().st_size > 0
     found = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["id"].to_pylist()
     assert sorted(found) == list(range(50))

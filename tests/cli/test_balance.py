@@ -82,6 +82,7 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     assert nodes(cluster_cli)[2]["leaders"] == 0
     assert nodes(cluster_cli)[2]["mode"] == "maintenance"
     assert "up, maintenance" in cluster_cli.run("cluster", "nodes")
+    assert "maintenance off" in cluster_cli.result("cluster", "recommission", "2").stderr
     refused = cluster_cli.result("cluster", "maintenance", "on", "3")
     assert refused.exit_code == 1
     assert "node 2 is in maintenance already" in refused.stderr
@@ -90,9 +91,12 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     four.wait_in_sync()
     assert nodes(cluster_cli)[2]["leaders"] == 0
     assert replicas(cluster_cli, "kept") == before
-    assert "active again" in cluster_cli.run("cluster", "maintenance", "off", "2")
-    leaders = [row["leader"] for row in partitions(cluster_cli, "kept")]
-    assert leaders == [2, 2]
+    assert "is active" in cluster_cli.run("cluster", "maintenance", "off", "2")
+
+    def leads_again() -> bool:
+        return [row["leader"] for row in partitions(cluster_cli, "kept")] == [2, 2]
+
+    until(leads_again, seconds=30, what="all nodes know that node 2 leads")
 
 
 def test_maintenance_that_makes_data_unavailable_needs_force(
@@ -144,6 +148,7 @@ def test_move_shows_its_progress_and_can_be_cancelled(four: Cluster, cluster_cli
         assert seen is not None
         assert (seen["topic"], seen["adding"], seen["removing"]) == ("slow", [4], [1])
         assert 0 < seen["bytes_done"] < seen["bytes_total"]
+        assert json.loads(cluster_cli.run("cluster", "status", "--json"))["healthy"]
         cancelled = cluster_cli.run("cluster", "moves", "cancel", "slow", "--yes")
         assert "1 move cancelled" in cancelled
         assert moving.process.wait(60) == 1
@@ -160,6 +165,7 @@ def test_move_shows_its_progress_and_can_be_cancelled(four: Cluster, cluster_cli
         (("maintenance", "on", "9"), 4, "broker 9 does not exist"),
         (("decommission", "9", "--yes"), 4, "broker 9 does not exist"),
         (("moves", "cancel"), 2, "--all"),
+        (("moves", "cancel", "nosuch"), 4, "no such move"),
     ],
 )
 def test_bad_input_is_named(
@@ -177,6 +183,9 @@ def test_decommissioned_node_is_empty_and_unregistered_when_it_stops(
     four.produce("leaving", ["a", "b"])
     assert "holds nothing" in cluster_cli.run("cluster", "decommission", "4", "--yes")
     assert nodes(cluster_cli)[4]["replicas"] == 0
+    assert "recommission" in cluster_cli.result("cluster", "maintenance", "off", "4").stderr
+    refused = cluster_cli.result("topics", "move", "leaving:0", "--to", "4,1", "--yes")
+    assert "node 4 is being decommissioned" in refused.stderr
     created = cluster_cli.run("topics", "create", "later", "--partitions", "8")
     assert "Created" in created
     assert all(4 not in row for row in replicas(cluster_cli, "later"))

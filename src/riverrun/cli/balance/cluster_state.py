@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from riverrun.cli.cluster.log_dirs import ask_directories
+from riverrun.cli.cluster.ongoing_moves import ask_ongoing_moves
 from riverrun.cli.cluster.replica_lag import place_of
 from riverrun.cli.cluster.report import ask_brokers
 from riverrun.cli.support.broker_settings import (
@@ -14,9 +15,9 @@ from riverrun.cli.support.broker_settings import (
     MODE,
     ask_broker_settings,
 )
-from riverrun.cli.support.session import NotFound, check
+from riverrun.cli.support.session import NotFound
 from riverrun.client.pool import ConnectionPool
-from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
+from riverrun.model.ids import NodeId, TopicPartition
 from riverrun.placement.brokers import Availability, BrokerLoad, PlacementBroker
 from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.wire.apis import ApiKey
@@ -25,12 +26,6 @@ from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsResource,
 )
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
-from riverrun.wire.messages.list_partition_reassignments_request import (
-    ListPartitionReassignmentsRequest,
-)
-from riverrun.wire.messages.list_partition_reassignments_response import (
-    ListPartitionReassignmentsResponse,
-)
 
 NO_NODE = -1
 TOPIC_RESOURCE = 2
@@ -131,7 +126,7 @@ async def ask_partitions(
     pool: ConnectionPool, topics: Sequence[str] | None = None
 ) -> list[PartitionState]:
     """The partitions of some topics, or of all, with their moves."""
-    moves = await _ask_moves(pool)
+    moves = await ask_ongoing_moves(pool)
     found = (await pool.metadata(None if topics is None else list(topics))).topics
     rows: list[PartitionState] = []
     for topic in sorted(found, key=lambda one: one.name or ""):
@@ -150,25 +145,6 @@ async def ask_partitions(
                 )
             )
     return rows
-
-
-_Move = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
-
-async def _ask_moves(pool: ConnectionPool) -> dict[TopicPartition, _Move]:
-    answer: ListPartitionReassignmentsResponse = await pool.request(
-        ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None)
-    )
-    check(answer.error_code, answer.error_message, "moves")
-    return {
-        TopicPartition(TopicName(topic.name), PartitionIndex(row.partition_index)): (
-            tuple(row.replicas),
-            tuple(row.adding_replicas),
-            tuple(row.removing_replicas),
-        )
-        for topic in answer.topics
-        for row in topic.partitions
-    }
 
 
 async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:

@@ -11,6 +11,7 @@ import typer
 from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
+    NOT_FOUND,
     USAGE,
     AsJson,
     Bootstrap,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)(?:i?[bB])?(?:/s)?")
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
+
+UNPLACED_MAX = 5
+"""Replicas without a place that are listed; further ones are counted."""
 
 Throttle = Annotated[
     str | None,
@@ -92,15 +96,13 @@ def balance(
     """
     from riverrun.cli.balance.cluster_state import ask_state, layout_of
     from riverrun.cli.balance.run_plan import PlanRun
-    from riverrun.cli.support.broker_settings import MAINTENANCE
     from riverrun.cli.support.session import run
-    from riverrun.model.ids import NodeId
     from riverrun.placement.planner.plan import make_plan
 
     rate = parse_rate(throttle)
     state = run(bootstrap, ask_state)
-    resting = [NodeId(node) for node in state.in_mode(MAINTENANCE)]
-    plan = make_plan(layout_of(state), not_leading=resting)
+    # A node in maintenance keeps its share of preferred leaders: it leads again afterwards.
+    plan = make_plan(layout_of(state))
     shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json)
     if not plan.moves and not as_json:
         print("The cluster is balanced: nothing to move.")
@@ -123,8 +125,9 @@ def moves(
 ) -> None:
     """Show the moves in progress: bytes copied, rate, and the time that is left.
 
-    The rate is measured for one second. It is how fast the missing part shrinks, so a partition
-    that is written faster than it is copied "will not finish at this rate".
+    The rate is measured for a second, or for up to five while nothing arrives. It is how fast the
+    missing part shrinks, so a partition that is written faster than it is copied "will not finish
+    at this rate".
 
     \b
     riverrun cluster moves
@@ -193,8 +196,10 @@ def cancel(
     if as_json:
         done = [str(one.at) for one in moving if one.at not in failures]
         print_json({"cancelled": done, "failed": {str(at): why for at, why in failures.items()}})
+    elif not moving and is_all:
+        print("No move is in progress.")
     elif not moving:
-        print("No such move is in progress.")
+        fail("no such move is in progress; `riverrun cluster moves` lists them", NOT_FOUND)
     elif len(failures) < len(moving):
         print(f"{counted(len(moving) - len(failures), 'move')} cancelled.")
     for at, why in failures.items():
@@ -223,11 +228,13 @@ def maintenance(
     riverrun cluster maintenance off 2
     """
     from riverrun.cli.balance import broker_modes, cluster_state
-    from riverrun.cli.support.broker_settings import ACTIVE, MAINTENANCE
+    from riverrun.cli.support.broker_settings import ACTIVE, DECOMMISSIONING, MAINTENANCE
     from riverrun.cli.support.output import counted, print_json
     from riverrun.cli.support.session import run
 
     state = run(bootstrap, lambda pool: cluster_state.ask_state(pool, needed=node))
+    if state.broker(node).mode == DECOMMISSIONING:
+        fail(f"node {node} is being decommissioned; `riverrun cluster recommission` undoes that")
     if switch is Switch.OFF:
 
         async def end(pool: ConnectionPool) -> int:
@@ -238,7 +245,7 @@ def maintenance(
         if as_json:
             print_json({"id": node, "mode": ACTIVE, "leaders_returned": count})
         else:
-            print(f"Node {node} is active again and leads {counted(count, 'more partition')}.")
+            print(f"Node {node} is active and leads {counted(count, 'more partition')}.")
         return
     effect = broker_modes.effect_of(state, node)
     _check_maintenance(state, node, effect, is_forced=is_forced)
@@ -318,8 +325,10 @@ def decommission(
     plan = make_plan(layout_of(state, draining=(node,)), Purpose.REPAIR)
     here = [one for one in plan.unplaced if one.broker == node]
     if here:
-        lines = "\n  ".join(unplaced_lines(plan)[:5])
-        fail(f"node {node} cannot be emptied:\n  {lines}\n  Nothing was changed.")
+        lines = unplaced_lines(plan)
+        more = [f"and {len(lines) - UNPLACED_MAX} more"] if len(lines) > UNPLACED_MAX else []
+        shown_lines = "\n  ".join([*lines[:UNPLACED_MAX], *more])
+        fail(f"node {node} cannot be emptied:\n  {shown_lines}\n  Nothing was changed.")
     shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json)
     shown.show(plan, has_headings=not no_headers)
     if is_dry_run:
@@ -353,13 +362,15 @@ def recommission(
     """
     from riverrun.cli.balance.broker_modes import set_mode
     from riverrun.cli.balance.cluster_state import ask_state
-    from riverrun.cli.support.broker_settings import ACTIVE
+    from riverrun.cli.support.broker_settings import ACTIVE, MAINTENANCE
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
-    run(bootstrap, lambda pool: ask_state(pool, needed=node))
+    state = run(bootstrap, lambda pool: ask_state(pool, needed=node))
+    if state.broker(node).mode == MAINTENANCE:
+        fail(f"node {node} is in maintenance; `riverrun cluster maintenance off` ends that")
     run(bootstrap, lambda pool: set_mode(pool, node, None))
     if as_json:
         print_json({"id": node, "mode": ACTIVE})
     else:
-        print(f"Node {node} is active again. `riverrun cluster balance` gives it replicas.")
+        print(f"Node {node} is active. `riverrun cluster balance` gives it replicas.")

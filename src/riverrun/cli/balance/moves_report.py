@@ -14,7 +14,9 @@ from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import TopicPartition
 
 SAMPLE_SECONDS = 1.0
-"""Between the two looks that a rate is computed from."""
+SAMPLES_MAX = 5
+"""A throttled replica gets a fetch of up to 1 MiB every few seconds, so a single second often sees
+nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class MoveProgress:
     bytes_total: int
     rate: float | None = None
     """Bytes per second by which the missing part shrinks; producers may write meanwhile."""
+    is_copying: bool = True
+    """Whether bytes arrived while the rate was measured."""
 
     @property
     def bytes_left(self) -> int:
@@ -44,6 +48,8 @@ class MoveProgress:
             return "about to end"
         if self.rate is None:
             return "unknown"
+        if not self.is_copying:
+            return f"nothing copied for {SAMPLES_MAX * SAMPLE_SECONDS:.0f} s"
         if self.rate <= 0:
             return "will not finish at this rate"
         return f"about {self.seconds_left:.0f} s"
@@ -59,20 +65,31 @@ class MoveProgress:
 
 
 async def ask_moves(pool: ConnectionPool, *, with_rates: bool) -> list[MoveProgress]:
-    """The moves in progress. Rates need two looks, one second apart."""
+    """The moves in progress. Rates need two looks, a second apart, or more until bytes arrive."""
     first, at = await _look(pool), time.monotonic()
     if not with_rates or not first:
         return first
-    await asyncio.sleep(SAMPLE_SECONDS)
-    second = await _look(pool)
-    seconds = time.monotonic() - at
     before = {one.at: one for one in first}
+    for _ in range(SAMPLES_MAX):
+        await asyncio.sleep(SAMPLE_SECONDS)
+        now = await _look(pool)
+        if any(one.at not in before or _is_copying(before[one.at], one) for one in now) or not now:
+            break
+    seconds = time.monotonic() - at
     return [
-        replace(one, rate=(before[one.at].bytes_left - one.bytes_left) / seconds)
+        replace(
+            one,
+            rate=(before[one.at].bytes_left - one.bytes_left) / seconds,
+            is_copying=_is_copying(before[one.at], one),
+        )
         if one.at in before
         else one
-        for one in second
+        for one in now
     ]
+
+
+def _is_copying(before: MoveProgress, now: MoveProgress) -> bool:
+    return now.bytes_done > before.bytes_done or not now.bytes_left
 
 
 async def _look(pool: ConnectionPool) -> list[MoveProgress]:

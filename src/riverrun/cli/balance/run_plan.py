@@ -68,7 +68,7 @@ class PlanRun:
         except KeyboardInterrupt:
             self._end_line()
             fail(
-                "no further moves are started; those under way continue.\n"
+                "no further moves are started; those under way continue without a throttle.\n"
                 "  `riverrun cluster moves` shows them, `riverrun cluster moves cancel --all` "
                 "undoes them."
             )

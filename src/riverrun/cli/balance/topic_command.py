@@ -60,6 +60,8 @@ def move(
     riverrun topics move orders --to 1,2,3 --throttle 50MB
     """
     from riverrun.cli.balance.topic_plans import targets_plan
+    from riverrun.cli.support.broker_settings import DECOMMISSIONING
+    from riverrun.model.errors import ErrorCode, KafkaError
 
     ((name, indexes),) = parse_topics([topic], option="").items()
     nodes = [part.strip() for part in to.split(",")]
@@ -69,7 +71,10 @@ def move(
 
     def plan(state: ClusterView) -> Plan:
         for node in target:
-            state.broker(node)
+            if state.broker(node).mode == DECOMMISSIONING:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {node} is being decommissioned"
+                )
         return targets_plan(state, name, indexes, lambda _: target)
 
     wish = PlanWish(throttle=throttle, is_dry_run=is_dry_run, is_agreed=is_agreed)

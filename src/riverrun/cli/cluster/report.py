@@ -7,16 +7,18 @@ covers the quorum.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import riverrun
+from riverrun.cli.cluster.ongoing_moves import OngoingMove, ask_ongoing_moves
 from riverrun.cli.cluster.replica_lag import ask_copies, place_of
 from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_empty
 from riverrun.cli.support.broker_settings import ACTIVE, MODE, ask_broker_settings
 from riverrun.cli.support.output import Bad, Good, Table, counted
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
@@ -178,6 +180,7 @@ async def ask_report(
     # Without a quorum leader no one fences dead brokers, and the metadata may be old.
     silent = await _silent(cluster) if quorum.leader is None else set()
     topics = (await pool.metadata(None)).topics
+    moves = await _ask_moves(pool, has_leader=quorum.leader is not None)
     rows = [
         Trouble(
             topic=topic.name or "",
@@ -191,9 +194,7 @@ async def ask_report(
     ]
     lags = await _lags(pool, topics) if with_lag else {}
     modes = await _modes(pool, [broker.broker_id for broker in cluster.brokers])
-    behind = tuple(
-        row for row in rows if row.leader is not None and len(row.isr) < len(row.replicas)
-    )
+    behind = tuple(row for row in rows if row.leader is not None and _is_behind(row, moves))
     brokers = tuple(
         BrokerRow(
             id=broker.broker_id,
@@ -244,6 +245,20 @@ async def _lags(
     worst = {node: max(lags, key=lambda lag: lag.records) for node, lags in late.items()}
     answering = {node: lag for node, lag in known.items() if node not in copies.silent}
     return {**answering, **worst}
+
+
+async def _ask_moves(
+    pool: ConnectionPool, *, has_leader: bool
+) -> dict[TopicPartition, OngoingMove]:
+    """Only the controller knows the moves."""
+    return await ask_ongoing_moves(pool) if has_leader else {}
+
+
+def _is_behind(row: Trouble, moves: Mapping[TopicPartition, OngoingMove]) -> bool:
+    """Whether replicas are out of sync. New replicas of a move do not count (KIP-352)."""
+    move = moves.get(TopicPartition(TopicName(row.topic), PartitionIndex(row.partition)))
+    added = () if move is None else move.adding
+    return any(node not in row.isr for node in row.replicas if node not in added)
 
 
 async def _modes(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, str]:

@@ -1,7 +1,7 @@
 """Balance, moves, maintenance and removal of nodes, on four real nodes."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,6 +47,11 @@ def nodes(cli: Cli) -> dict[int, dict[str, Any]]:
     return {row["id"]: row for row in json.loads(cli.run("cluster", "nodes", "--json"))}
 
 
+def soon(condition: Callable[[], bool], what: str) -> None:
+    """Each command may ask another node, which learns of a change slightly later."""
+    until(condition, seconds=30, what=what)
+
+
 def settings_of_throttles(cli: Cli, topic: str) -> list[str]:
     """The throttles that are set on nodes and on a topic."""
     rows = json.loads(cli.run("cluster", "config", "get", "--json"))
@@ -66,11 +71,14 @@ def test_balance_gives_an_empty_node_its_share_and_a_second_plan_is_empty(
     assert plan["before"]["replicas"]["spread"] > plan["after"]["replicas"]["spread"]
     assert all(4 not in row for row in replicas(cluster_cli, "uneven"))
     cluster_cli.run("cluster", "balance", "--yes", "--throttle", "50MB")
-    held = [row["replicas"] for row in nodes(cluster_cli).values()]
-    led = [row["leaders"] for row in nodes(cluster_cli).values()]
-    assert max(held) - min(held) <= 1
-    assert max(led) - min(led) <= 1
-    assert settings_of_throttles(cluster_cli, "uneven") == []
+
+    def is_even(column: str) -> bool:
+        counts = [row[column] for row in nodes(cluster_cli).values()]
+        return bool(max(counts) - min(counts) <= 1)
+
+    soon(lambda: is_even("replicas"), "replicas are even")
+    soon(lambda: is_even("leaders"), "leaders are even")
+    soon(lambda: settings_of_throttles(cluster_cli, "uneven") == [], "the throttle is removed")
     assert "balanced" in cluster_cli.run("cluster", "balance", "--dry-run")
     assert sorted(record.text for record in four.records("uneven")) == ["x" * 1000] * 2000
 
@@ -79,8 +87,8 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     place(four, "kept", [[2, 1, 3], [2, 3, 4]])
     before = replicas(cluster_cli, "kept")
     assert "leads nothing" in cluster_cli.run("cluster", "maintenance", "on", "2")
-    assert nodes(cluster_cli)[2]["leaders"] == 0
-    assert nodes(cluster_cli)[2]["mode"] == "maintenance"
+    soon(lambda: nodes(cluster_cli)[2]["leaders"] == 0, "node 2 leads nothing")
+    soon(lambda: nodes(cluster_cli)[2]["mode"] == "maintenance", "node 2 knows its mode")
     assert "up, maintenance" in cluster_cli.run("cluster", "nodes")
     assert "maintenance off" in cluster_cli.result("cluster", "recommission", "2").stderr
     refused = cluster_cli.result("cluster", "maintenance", "on", "3")
@@ -96,7 +104,7 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     def leads_again() -> bool:
         return [row["leader"] for row in partitions(cluster_cli, "kept")] == [2, 2]
 
-    until(leads_again, seconds=30, what="all nodes know that node 2 leads")
+    soon(leads_again, "all nodes know that node 2 leads")
 
 
 def test_maintenance_that_makes_data_unavailable_needs_force(
@@ -113,18 +121,22 @@ def test_maintenance_that_makes_data_unavailable_needs_force(
     cluster_cli.run("topics", "delete", "single", "--yes")
 
 
+def factors(cli: Cli) -> list[int]:
+    return [len(row) for row in replicas(cli, "resized")]
+
+
 def test_replication_factor_and_replicas_of_a_topic_can_change(
     four: Cluster, cluster_cli: Cli
 ) -> None:
     place(four, "resized", [[1], [2]])
     four.produce("resized", ["a", "b", "c"])
     cluster_cli.run("topics", "alter", "resized", "--replicas", "3")
-    assert [len(row) for row in replicas(cluster_cli, "resized")] == [3, 3]
+    soon(lambda: factors(cluster_cli) == [3, 3], "three replicas")
     cluster_cli.run("topics", "move", "resized:1", "--to", "4,3", "--yes")
-    assert replicas(cluster_cli, "resized")[1] == [4, 3]
-    assert partitions(cluster_cli, "resized")[1]["leader"] == 4
+    soon(lambda: replicas(cluster_cli, "resized")[1] == [4, 3], "the partition moved")
+    soon(lambda: partitions(cluster_cli, "resized")[1]["leader"] == 4, "the first replica leads")
     cluster_cli.run("topics", "alter", "resized", "--replicas", "1")
-    assert [len(row) for row in replicas(cluster_cli, "resized")] == [1, 1]
+    soon(lambda: factors(cluster_cli) == [1, 1], "one replica")
     assert sorted(record.text for record in four.records("resized")) == ["a", "b", "c"]
     too_many = cluster_cli.result("topics", "alter", "resized", "--replicas", "9")
     assert too_many.exit_code == 1
@@ -152,8 +164,8 @@ def test_move_shows_its_progress_and_can_be_cancelled(four: Cluster, cluster_cli
         cancelled = cluster_cli.run("cluster", "moves", "cancel", "slow", "--yes")
         assert "1 move cancelled" in cancelled
         assert moving.process.wait(60) == 1
-    assert sorted(replicas(cluster_cli, "slow")[0]) == [1, 2, 3]
-    assert settings_of_throttles(cluster_cli, "slow") == []
+    soon(lambda: sorted(replicas(cluster_cli, "slow")[0]) == [1, 2, 3], "the old replicas are back")
+    soon(lambda: settings_of_throttles(cluster_cli, "slow") == [], "the throttle is removed")
     assert json.loads(cluster_cli.run("cluster", "moves", "--json")) == {"moves": []}
     cluster_cli.run("topics", "delete", "slow", "--yes")
 
@@ -182,7 +194,8 @@ def test_decommissioned_node_is_empty_and_unregistered_when_it_stops(
     place(four, "leaving", [[4, 1, 2], [1, 4, 2]])
     four.produce("leaving", ["a", "b"])
     assert "holds nothing" in cluster_cli.run("cluster", "decommission", "4", "--yes")
-    assert nodes(cluster_cli)[4]["replicas"] == 0
+    soon(lambda: nodes(cluster_cli)[4]["replicas"] == 0, "node 4 is empty")
+    soon(lambda: nodes(cluster_cli)[4]["mode"] == "decommissioning", "node 4 knows its mode")
     assert "recommission" in cluster_cli.result("cluster", "maintenance", "off", "4").stderr
     refused = cluster_cli.result("topics", "move", "leaving:0", "--to", "4,1", "--yes")
     assert "node 4 is being decommissioned" in refused.stderr
@@ -190,5 +203,5 @@ def test_decommissioned_node_is_empty_and_unregistered_when_it_stops(
     assert "Created" in created
     assert all(4 not in row for row in replicas(cluster_cli, "later"))
     four.stop(4)
-    until(lambda: 4 not in nodes(cluster_cli), seconds=60, what="node 4 is unregistered")
+    soon(lambda: 4 not in nodes(cluster_cli), "node 4 is unregistered")
     assert sorted(record.text for record in four.records("leaving")) == ["a", "b"]

@@ -136,6 +136,17 @@ def test_query_that_cannot_stream_is_reported_with_a_remedy(
         assert remedy in problem.remedy
 
 
+def test_output_mode_that_does_not_fit_the_query_is_reported(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    join = "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id"
+    sink = MERGED.replace("update", "complete")
+    (problem,) = problems_in(spark, tmp_path, with_sql(join, sink=sink))
+    assert problem.field == "transforms.t.sql"
+    assert "complete" in problem.text
+    assert problem.remedy == "change output in [sinks.out]"
+
+
 @pytest.mark.parametrize(
     "text",
     [

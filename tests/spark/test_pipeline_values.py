@@ -27,6 +27,7 @@ from riverrun.pipeline.sources.parsing import (
     REASON,
     ValueSchema,
     infer_schema,
+    json_misfit,
     parse_records,
     valid_rows,
 )
@@ -223,6 +224,16 @@ def parsed_texts(spark: SparkSession) -> dict[str, str]:
     bad = parse_records(raw, JSON, ValueSchema(schema)).filter(f"{REASON} IS NOT NULL")
     rows = with_explained_reason(bad, JsonValues(columns=schema))
     return {bytes(row["_raw_value"]).decode(): row[REASON] for row in rows.collect()}
+
+
+def test_header_before_the_json_is_not_part_of_the_reason(spark: SparkSession) -> None:
+    schema = StructType([StructField("id", LongType())])
+    columns = "id BIGINT, _raw_key binary, _raw_value binary, _topic string, _partition int"
+    reasons = [json_misfit(schema), "the schema id 7 is not declared"]
+    rows = [(None, None, b'\0\0\0\0\7{"id": "x"}', "t", 0, 0, reason) for reason in reasons]
+    bad = spark.createDataFrame(rows, f"{columns}, _offset long, {REASON} string")
+    found = with_explained_reason(bad, JsonValues(columns=schema, header_bytes=5)).collect()
+    assert [row[REASON] for row in found] == ['id is "x", not a bigint', reasons[1]]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ UNRESOLVED_COLUMN = "UNRESOLVED_COLUMN"
 UNRESOLVED_ROUTINE = "UNRESOLVED_ROUTINE"
 NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 OUTPUT_MODE = "STREAMING_OUTPUT_MODE"
+NO_WATERMARK = "aggregations without watermark"
 _HEAD = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _TAIL = re.compile(r"\.? SQLSTATE: \w+.*$", re.DOTALL)
 _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
@@ -81,10 +82,13 @@ class ProblemExplainer:
         transform = failed.transform
         field = "sql" if isinstance(transform, SqlTransform) else "python"
         where = f"transforms.{transform.name}.{field}"
-        if (failed.error.getCondition() or "").startswith(OUTPUT_MODE):
+        parameters = failed.error.getMessageParameters() or {}
+        if NO_WATERMARK in parameters.get("operation", ""):
             text, remedy = self._aggregate(sink)
             return self._problem(where, text, remedy)
         text = f"{plain_message(failed.error)} (for sinks.{sink.name})"
+        if (failed.error.getCondition() or "").startswith(OUTPUT_MODE):
+            return self._problem(where, text, f"change output in [sinks.{sink.name}]")
         return self._problem(where, text, "change the query; Spark cannot run it on a stream")
 
     def of_field(self, where: str, text: str, remedy: str) -> Problem:

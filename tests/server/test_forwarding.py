@@ -301,3 +301,22 @@ async def test_local_refusal_is_a_response_as_from_a_remote_controller() -> None
     ids = AllocateProducerIdsRequest(broker_id=9, broker_epoch=1)
     response = await channel.request(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=5)
     assert response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+
+
+@in_loop
+async def test_local_request_that_takes_too_long_is_explained() -> None:
+    class Silent:
+        async def respond(self, *_call: object) -> Any:
+            await asyncio.Event().wait()
+
+    quorum: Any = SimpleNamespace(is_active=True, leader_endpoint=lambda: None)
+    channel = ControllerChannel(
+        quorum, SystemRandomness(), router=cast(Router, Silent()), name="test"
+    )
+    ids = AllocateProducerIdsRequest(broker_id=9, broker_epoch=1)
+    with pytest.raises(KafkaError) as refused:
+        await channel.request(ApiKey.ALLOCATE_PRODUCER_IDS, ids, timeout_s=0.01)
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert str(refused.value).endswith(
+        "within 0.01 s: this node is the controller; a majority of the voters may be missing"
+    )

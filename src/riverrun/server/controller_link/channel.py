@@ -29,6 +29,7 @@ from riverrun.wire.apis import ALL_APIS, ApiKey
 CONNECT_SECONDS_MAX: Final = 1.0
 BACKOFF: Final = Backoff(first_seconds=0.02, max_seconds=0.3, jitter_min=0.5, jitter_max=1.0)
 LOCAL_CONNECTION: Final = -1
+UNCOMMITTED: Final = "this node is the controller; a majority of the voters may be missing"
 
 log = structlog.get_logger("riverrun.controller")
 
@@ -91,8 +92,11 @@ class ControllerChannel:
 
     async def _once(self, key: ApiKey, message: Any, timeout_s: float) -> Any:
         if self._quorum.is_active:
-            async with asyncio.timeout(timeout_s):
-                return await self._request_locally(key, message)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._request_locally(key, message)
+            except TimeoutError:
+                raise TimeoutError(UNCOMMITTED) from None
         connection = await self._connect()
         return await connection.request(key, message, timeout_s=timeout_s)
 

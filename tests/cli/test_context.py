@@ -95,6 +95,17 @@ def test_commands_reach_the_cluster_of_the_context(contexts: Contexts, cli: Cli)
     assert json.loads(contexts.run(*words))["healthy"] is True
 
 
+def test_a_group_that_is_a_command_takes_a_context(contexts: Contexts, cli: Cli) -> None:
+    contexts.run("context", "add", "here", "--bootstrap", cli.bootstrap)
+    contexts.run("context", "add", "gone", "--bootstrap", "127.0.0.1:1", "--use")
+    moves = ["cluster", "moves"]
+    assert json.loads(contexts.run(*moves, "--context", "here", "--json")) == {"moves": []}
+    contexts.run(*moves, "cancel", "--all", "--context", "here", "--yes")
+    contexts.run(*moves, "--context", "here", "cancel", "--all", "--yes")
+    told = contexts.run(*moves, "--context", "here", "--bootstrap", "a:1", code=2)
+    assert "use either --bootstrap or --context" in told
+
+
 def test_errors_name_the_context(contexts: Contexts) -> None:
     address = f"127.0.0.1:{free_ports(1)}"
     contexts.run("context", "add", "staging", "--bootstrap", address)

@@ -153,7 +153,6 @@ def add_context_options(group: TyperGroup) -> None:
     for command in group.commands.values():
         if isinstance(command, TyperGroup):
             add_context_options(command)
-            continue
         for place, parameter in enumerate(command.params):
             if parameter.name == "bootstrap" and parameter.default == BOOTSTRAP_DEFAULT:
                 parameter.callback = _resolve
@@ -177,7 +176,9 @@ def _context_option() -> TyperOption:
 
 
 def _remember(context: Any, _parameter: object, value: str | None) -> str | None:
-    context.meta[_FLAG_KEY] = value
+    # A command shares ``meta`` with its group, which may have the option too.
+    if value is not None:
+        context.meta[_FLAG_KEY] = value
     return value
 
 

@@ -142,7 +142,8 @@ def test_port_in_use_is_found_before_a_directory_is_created(
         assert process.stderr is not None
         logged = process.stderr.read()
     assert f"cannot listen on 127.0.0.1:{port + above}: address already in use" in logged
-    assert "choose another port" in logged
+    assert "choose another port (--advertised-addr, or `listeners` and `http.listener`)" in logged
+    assert "a closed connection may hold it for a minute" in logged
     assert not (tmp_path / "data").exists()
 
 

@@ -63,6 +63,11 @@ FAILED: Final = 1
 REFUSED: Final = 2
 OPEN_FILES_WANTED: Final = 65_536
 PREFIXED: Final = "prefixed"
+PORT_IN_USE: Final = (
+    "stop the process that uses the port, or choose another port (--advertised-addr, "
+    "or `listeners` and `http.listener`); if no process uses it, a closed connection may hold it "
+    "for a minute"
+)
 
 log = structlog.get_logger("riverrun")
 
@@ -225,7 +230,7 @@ def _check_addresses(settings: NodeSettings, passed: Sequence[Address]) -> int |
 def _cannot_start(error: OSError | KafkaError) -> int:
     hint = {}
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        hint["remedy"] = "stop the process that uses the port, or choose another port (up: --port)"
+        hint["remedy"] = PORT_IN_USE
     log.error("cannot start", error=str(error), **hint)
     return FAILED
 

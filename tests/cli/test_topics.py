@@ -210,6 +210,34 @@ def test_mistakes_are_explained(cli: Cli, words: list[str], code: int, saying: s
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["describe"],
+        ["trim", "--before", "end"],
+        ["alter", "--config", "retention.ms=1"],
+        ["delete", "--yes"],
+    ],
+)
+def test_a_topic_that_is_missing_is_listed_or_similar_but_not_to_be_created(
+    cli: Cli, name: str, words: list[str]
+) -> None:
+    cli.run("topics", "create", name)
+    command, *options = words
+    result = cli.result("topics", command, f"{name}x", *options)
+    assert result.exit_code == 4
+    assert f"did you mean {name}?" in result.stderr
+    assert "`riverrun topics list` lists all" in result.stderr
+    assert "topics create" not in result.stderr
+
+
+def test_too_many_replicas_are_refused_with_the_remedy(cli: Cli, name: str) -> None:
+    result = cli.result("topics", "create", name, "--replication-factor", "3")
+    assert result.exit_code == 1
+    told = " ".join(result.stderr.split())
+    assert "choose at most as many replicas as there are brokers" in told
+
+
 def test_no_cluster_is_reported_with_the_remedy(cli: Cli) -> None:
     address = f"127.0.0.1:{free_ports(1)}"
     for words in (["topics", "list"], ["groups", "list"]):

@@ -354,7 +354,7 @@ async def find_partitions(
     """The wanted partitions of topics (None: all of them); raises NotFound."""
     places: list[TopicPartition] = []
     for topic, indexes in wanted.items():
-        row = await find_topic(pool, topic)
+        row = await find_topic(pool, topic, may_be_created=False)
         there_are = sorted(partition.partition_index for partition in row.partitions)
         for index in sorted(indexes or ()):
             if index not in there_are:

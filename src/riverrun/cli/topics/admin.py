@@ -137,7 +137,7 @@ async def alter_topic(
     Both changes are validated before the first is applied. The two requests are not atomic: if the
     second fails, the settings are already changed.
     """
-    await find_topic(pool, name)
+    await find_topic(pool, name, may_be_created=False)
     for validate_only in (True, False):
         if settings:
             await _alter_settings(pool, name, settings, validate_only=validate_only)

@@ -447,7 +447,8 @@ def delete(
     from riverrun.cli.topics.admin import delete_topics
 
     async def look(pool: ConnectionPool) -> int:
-        return sum([len((await find_topic(pool, name)).partitions) for name in names])
+        found = [await find_topic(pool, name, may_be_created=False) for name in names]
+        return sum(len(topic.partitions) for topic in found)
 
     if not yes:
         count = counted(run(bootstrap, look), "partition")

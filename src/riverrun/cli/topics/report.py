@@ -164,7 +164,8 @@ async def _look(
     pool: ConnectionPool, wanted: Sequence[str] | None, *, internal: bool
 ) -> list[MetadataResponseTopic]:
     if wanted is not None:
-        return [await find_topic(pool, name) for name in dict.fromkeys(wanted)]
+        names = dict.fromkeys(wanted)
+        return [await find_topic(pool, name, may_be_created=False) for name in names]
     topics = (await pool.metadata(None)).topics
     shown = [topic for topic in topics if internal or not topic.is_internal]
     return sorted(shown, key=lambda topic: topic.name or "")

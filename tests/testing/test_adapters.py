@@ -4,7 +4,7 @@ import unittest
 
 import pytest
 
-from riverrun.testing import ClusterMixin
+from riverrun.testing import ClusterError, ClusterMixin
 from riverrun.testing.containers import KafkaContainer, setting_of
 
 
@@ -36,6 +36,31 @@ def test_the_mixin_starts_one_cluster_for_all_tests_of_a_class() -> None:
 )
 def test_variables_of_containers_name_settings(variable: str, name: str) -> None:
     assert setting_of(variable) == name
+
+
+@pytest.mark.parametrize(
+    "variable", ["KAFKA_TRANSACTION_MAX_TIMEOUT_MS", "KAFKA_SCHEMA_REGISTRY_URL"]
+)
+def test_an_unknown_setting_is_ignored_with_a_warning(variable: str) -> None:
+    with pytest.warns(UserWarning, match=f"{variable} has no effect"):
+        container = KafkaContainer().with_env(variable, "1")
+    with container as kafka:
+        assert kafka.get_bootstrap_server()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "saying"),
+    [
+        ("KAFKA_NUM_PARTITIONS", "many", "num.partitions"),
+        ("KAFKA_SASL_ENABLED_MECHANISMS", "PLAIN", "TLS and SASL are not supported"),
+    ],
+)
+def test_an_invalid_or_security_setting_stops_the_start(
+    variable: str, value: str, saying: str
+) -> None:
+    container = KafkaContainer().with_env(variable, value)
+    with pytest.raises(ClusterError, match=saying):
+        container.start()
 
 
 def test_the_methods_of_testcontainers_work() -> None:

@@ -339,6 +339,11 @@ def _security_setting(variable: str, text: str) -> str | None:
     return dotted if is_security_setting(dotted, text) else None
 
 
+def is_setting(name: str) -> bool:
+    """Whether a node knows a setting of this name."""
+    return name in _names()
+
+
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that are not settings, each with a similar name if there is one.
 

@@ -8,9 +8,12 @@ not exist.
 
 from __future__ import annotations
 
+import warnings
 from types import TracebackType
 from typing import Self
 
+from riverrun.model.security import is_security_setting
+from riverrun.server.settings import is_setting
 from riverrun.testing.cluster import Cluster
 
 SETTING_PREFIX = "KAFKA_"
@@ -49,11 +52,20 @@ class KafkaContainer:
         self._cluster: Cluster | None = None
 
     def with_env(self, key: str, value: object) -> Self:
-        """Give a broker setting, written as the images of Confluent and Apache expect it."""
-        if key.startswith(SETTING_PREFIX):
-            name = setting_of(key)
-            if not name.startswith(IGNORED_PREFIXES):
-                self._settings[name] = str(value)
+        """Give a broker setting, written as the images of Confluent and Apache expect it.
+
+        An unknown setting has no effect and is reported with a warning, as by Kafka.
+        """
+        if not key.startswith(SETTING_PREFIX):
+            return self
+        name, text = setting_of(key), str(value)
+        if name.startswith(IGNORED_PREFIXES):
+            return self
+        if is_setting(name) or is_security_setting(name, text):
+            self._settings[name] = text
+        else:
+            about = f"{key} has no effect: riverrun has no setting {name}"
+            warnings.warn(about, stacklevel=2)
         return self
 
     def with_envs(self, **variables: object) -> Self:

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -143,9 +144,8 @@ def test_trim_deletes_the_oldest_records(cli: Cli, name: str) -> None:
     rows += [{"value": "x", "timestamp": times[0], "partition": 1}]
     cli.write(name, "".join(json.dumps(row) + "\n" for row in rows), "--format", "json")
     words = ["topics", "trim", name, "--before"]
-    assert cli.rows(*words, "4", "--dry-run") == [
+    assert cli.rows("topics", "trim", f"{name}:0", "--before", "4", "--dry-run") == [
         [name, "0", "0", "4", "6", "4"],
-        [name, "1", "0", "1", "1", "1"],
     ]
     assert starts(cli, name) == [0, 0], "a dry run deletes nothing"
     moment = datetime.fromtimestamp(times[2] / 1000, UTC).isoformat()
@@ -156,10 +156,33 @@ def test_trim_deletes_the_oldest_records(cli: Cli, name: str) -> None:
     assert (trimmed["partition"], trimmed["deleted_records"]) == (0, 4)
     assert starts(cli, name) == [6, 1]
     assert cli.read(name, "--from-beginning", "--until-end") == ""
-    assert cli.rows(*words, "3") == [
+    assert cli.rows(*words, "1") == [
         [name, "0", "6", "6", "6", "0"],
         [name, "1", "1", "1", "1", "0"],
     ]
+
+
+def test_trim_refuses_an_offset_beyond_the_end(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name, "-p", "2")
+    rows = [{"value": "x", "partition": partition} for partition in (0, 0, 0, 1)]
+    cli.write(name, "".join(json.dumps(row) + "\n" for row in rows), "--format", "json")
+    refused = cli.result("topics", "trim", name, "--before", "2", "--yes")
+    assert refused.exit_code == 1
+    assert f"--before 2 is beyond the end: {name}-1 ends at 1; nothing was deleted" in (
+        " ".join(refused.stderr.split())
+    )
+    assert "--before end" in refused.stderr
+    assert starts(cli, name) == [0, 0]
+    cli.run("topics", "trim", name, "--before", "1", "--yes")
+    assert starts(cli, name) == [1, 1], "the end itself is no mistake"
+
+
+def test_trim_takes_a_duration(cli: Cli, name: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    rows = [{"value": "x", "timestamp": now_ms - hours * 3_600_000} for hours in (72, 1)]
+    cli.write(name, "".join(json.dumps(row) + "\n" for row in rows), "--format", "json")
+    cli.run("topics", "trim", name, "--before", "2d", "--yes")
+    assert starts(cli, name) == [1]
 
 
 def test_trim_asks_on_a_terminal_and_needs_yes_elsewhere(cli: Cli, name: str) -> None:

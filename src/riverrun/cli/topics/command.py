@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +24,6 @@ from riverrun.cli.support.options import (
     Yes,
     confirm,
     fail,
-    parse_datetime,
     parse_settings,
     parse_topics,
 )
@@ -359,7 +359,8 @@ def trim(
             metavar="OFFSET|TIME|end",
             show_default=False,
             help="Delete the records before this offset of each partition, before the first record "
-            "at or after this time (2025-01-31T12:00, local or with a zone), or all.",
+            "at or after this time (2025-01-31T12:00, local or with a zone; 2d: two days ago), or "
+            "all.",
         ),
     ],
     dry_run: Annotated[
@@ -377,15 +378,18 @@ def trim(
 
     \b
     riverrun topics trim events --before 2025-01-31T12:00 --dry-run
+    riverrun topics trim events --before 2d
     riverrun topics trim events:0 --before 150000 --yes
     riverrun topics trim events --before end
     """
     from riverrun.cli.support.output import Layout, counted, print_json, print_tables
     from riverrun.cli.support.session import run
-    from riverrun.cli.topics.trim import delete_records, plan_trim, trims_table
+    from riverrun.cli.topics.trim import beyond_end, delete_records, plan_trim, trims_table
 
     wanted, target = parse_topics(topics, ""), _before(before)
     trims = run(bootstrap, lambda pool: plan_trim(pool, wanted, target))
+    if (refusal := beyond_end(trims, target)) is not None:
+        fail(refusal, FAILED)
     count = sum(one.records for one in trims)
     if not as_json:
         print_tables([trims_table(trims)], Layout(has_headings=not no_headers))
@@ -419,15 +423,21 @@ def _note_trim(trims: list[PartitionTrim], *, is_dry_run: bool) -> None:
 
 def _before(text: str) -> Target:
     from riverrun.cli.groups.admin import Target
+    from riverrun.cli.support.times import parse_moment
     from riverrun.client.partitions import LATEST
 
     if text == "end":
         return Target(time=LATEST)
     if text.isdigit():
         return Target(offset=int(text))
-    if not text[:4].isdigit():
-        fail(f"--before {text}: expected an offset, a time such as 2025-01-31T12:00, or end", USAGE)
-    return Target(time=parse_datetime(text, "--before"))
+    try:
+        return Target(time=parse_moment(text, time.time_ns() // 1_000_000))
+    except ValueError:
+        fail(
+            f"--before {text}: expected an offset, a time such as 2025-01-31T12:00, a duration "
+            "such as 2d, or end",
+            USAGE,
+        )
 
 
 def delete(

@@ -23,6 +23,7 @@ from riverrun.wire.messages.delete_records_request import (
 from riverrun.wire.messages.delete_records_response import DeleteRecordsResponse
 
 TIMEOUT_MS = 30_000
+SHOWN_MAX = 5
 REASONS = {
     ErrorCode.POLICY_VIOLATION: "records can only be deleted from a topic with "
     "cleanup.policy=delete; this one is compacted",
@@ -56,7 +57,8 @@ class PartitionTrim:
 async def plan_trim(
     pool: ConnectionPool, wanted: Mapping[str, frozenset[int] | None], target: Target
 ) -> list[PartitionTrim]:
-    """The effect on each partition. An offset outside the log means its nearest end."""
+    """The effect on each partition. An offset outside the log means its nearest end; see
+    ``beyond_end``."""
     places = await find_partitions(pool, wanted)
     starts = await offsets_at(pool, dict.fromkeys(places, EARLIEST))
     ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
@@ -74,6 +76,22 @@ async def plan_trim(
         )
         for at in places
     ]
+
+
+def beyond_end(trims: Sequence[PartitionTrim], target: Target) -> str | None:
+    """Why an offset after the end of a partition is refused: it is most likely a mistake, and
+    would delete all records."""
+    offset = target.offset
+    if offset is None:
+        return None
+    beyond = [f"{trim.partition} ends at {trim.end}" for trim in trims if offset > trim.end]
+    if not beyond:
+        return None
+    more = f" and {len(beyond) - SHOWN_MAX} more" if len(beyond) > SHOWN_MAX else ""
+    return (
+        f"--before {offset} is beyond the end: {', '.join(beyond[:SHOWN_MAX])}{more}; nothing was "
+        "deleted\n  Delete all records with --before end, or choose partitions with TOPIC:0,1."
+    )
 
 
 async def delete_records(

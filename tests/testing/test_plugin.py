@@ -1,5 +1,6 @@
 """The pytest plugin, in processes of its own."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from riverrun.testing import Cluster
+from riverrun.testing.operations import OPERATION_SECONDS_MAX
 from tests.testing.plugin_runs import assert_passed, run_pytest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -108,6 +110,26 @@ def test_xdist_workers_share_one_cluster(tmp_path: Path) -> None:
 def test_a_running_cluster_is_used_and_left_clean(tmp_path: Path, kafka: Cluster) -> None:
     (tmp_path / "test_it.py").write_text(FIXTURES)
     assert_passed(run_pytest(tmp_path, "--riverrun-bootstrap", kafka.bootstrap), 2)
+
+
+@pytest.mark.parametrize(
+    ("address", "saying"),
+    [
+        ("127.0.0.1:1", "no node answers: 127.0.0.1:1 (connection refused)"),
+        ("nowhere", "'nowhere' is not an address like 127.0.0.1:9092"),
+    ],
+)
+def test_an_address_without_a_cluster_fails_once_and_soon(
+    tmp_path: Path, address: str, saying: str
+) -> None:
+    """The operations of a test would wait 30 s each."""
+    (tmp_path / "test_it.py").write_text(FIXTURES)
+    done = run_pytest(tmp_path, "--riverrun-bootstrap", address, "--durations=0", "-vv")
+    assert "2 errors" in done.stdout, done.stdout
+    assert f"--riverrun-bootstrap {address}: {saying}" in done.stdout
+    assert "Traceback" not in done.stdout
+    waits = [float(wait) for wait in re.findall(r"([\d.]+)s setup", done.stdout)]
+    assert sum(waits) < OPERATION_SECONDS_MAX / 2, "the second test did not wait again"
 
 
 def test_settings_and_the_number_of_nodes_can_be_chosen(tmp_path: Path) -> None:

@@ -131,6 +131,12 @@ class Cluster:
         """The log of all nodes."""
         return "" if self._external else self._own().logs()
 
+    def check_reachable(self) -> None:
+        """Raise OSError if no node answers within a few seconds, and ValueError if ``bootstrap``
+        is no address."""
+        bootstrap = self.reachable_bootstrap
+        _run_in_thread(lambda: operations.check_reachable(bootstrap))
+
     # Topics, records and groups
 
     def topic(

@@ -17,7 +17,7 @@ import msgspec
 from riverrun.client.fetcher import Fetcher
 from riverrun.client.offsets import committed_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.client.pool import ConnectionPool, parse_bootstrap
+from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
 from riverrun.client.producer import Producer
 from riverrun.client.retry import RetryPolicy
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -48,6 +48,8 @@ CONNECT_SECONDS_MAX = 2.0
 NODE_SECONDS_MAX = 1.0
 """A paused node responds to nothing, and the responses of the others are enough."""
 OPERATION_SECONDS_MAX = 30.0
+REACH_SECONDS_MAX = 4.0
+REACH_PAUSE_SECONDS = 0.1
 POLL_SECONDS = 0.01
 TOPIC_NAME_CHARACTERS_MAX = 200
 DEFAULT_REPLICATION_FACTOR = -1
@@ -96,6 +98,23 @@ def open_pool(bootstrap: str) -> ConnectionPool:
         connect_timeout_s=CONNECT_SECONDS_MAX,
         retry=RetryPolicy(tries_max=200, total_s_max=OPERATION_SECONDS_MAX, backoff_s=0.02),
     )
+
+
+async def check_reachable(bootstrap: str) -> None:
+    """Wait until a node answers. Raises OSError if none does within ``REACH_SECONDS_MAX``."""
+    failure = f"no node answers within {REACH_SECONDS_MAX:g} s"
+    async with open_pool(bootstrap) as pool:
+        try:
+            async with asyncio.timeout(REACH_SECONDS_MAX):
+                while True:
+                    try:
+                        await pool.any_connection()
+                        return
+                    except ClusterUnreachable as error:
+                        failure = str(error)
+                    await asyncio.sleep(REACH_PAUSE_SECONDS)
+        except TimeoutError:
+            raise ClusterUnreachable(failure) from None
 
 
 def unique_name(prefix: str) -> str:

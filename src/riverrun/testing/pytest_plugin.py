@@ -60,7 +60,12 @@ def riverrun_cluster(
     nodes: int = request.config.getoption("--riverrun-nodes")
     bootstrap: str | None = request.config.getoption("--riverrun-bootstrap")
     if bootstrap is not None:
-        yield Cluster.connect(bootstrap)
+        cluster = Cluster.connect(bootstrap)
+        try:
+            cluster.check_reachable()
+        except (OSError, ValueError) as error:  # pytest repeats it for each test without waiting
+            pytest.fail(f"--riverrun-bootstrap {bootstrap}: {error}", pytrace=False)
+        yield cluster
     elif hasattr(request.config, "workerinput"):
         # The base folder of a worker is inside the one of the whole run.
         folder = tmp_path_factory.getbasetemp().parent

@@ -157,6 +157,26 @@ def test_status_shows_a_node_that_has_ended(detached: Detached) -> None:
     detached.down()
 
 
+def test_a_second_detached_start_names_a_node_that_has_ended(detached: Detached) -> None:
+    ready = detached.up(nodes=2)
+    first, second = ready["nodes"]
+    os.kill(second["pid"], signal.SIGKILL)
+    wait_gone(second["pid"])
+    words = ["up", "-d", "--data", str(detached.data)]
+    text = detached.run(*words, code=1).stdout
+    assert "\n1 of 2 nodes is up.\n" in text
+    assert "1 of 2 nodes is up; node 2 has ended: start it again with" in text
+    assert f"start --config {second['config']}`" in text
+    told = json.loads(detached.run(*words, "--json", code=1).stdout)
+    assert told["bootstrap"] == first["client"]
+    assert told["nodes"] == [first]
+    assert [(row["id"], row["reason"][:12]) for row in told["missing"]] == [(2, "it has ended")]
+    with Cli(ready["bootstrap"]).started("start", "--config", second["config"]) as again:
+        again.notice("node is up")
+        assert "2 nodes are up." in detached.run(*words).stdout
+    detached.down()
+
+
 def test_down_names_a_node_that_was_started_elsewhere(detached: Detached) -> None:
     ready = detached.up(nodes=2)
     second = ready["nodes"][1]

@@ -94,8 +94,9 @@ def up(
     riverrun up --nodes 1 --port 0 --ephemeral --json
     riverrun up -d && riverrun up --status && riverrun down
 
-    With -d it exits with 0 when the cluster is ready or runs already, and with 1 if no node could
-    start. --status exits with 0 if all nodes run, 1 if one does not, and 4 if no cluster runs.
+    With -d it exits with 0 when the cluster is ready, and with 1 if no node could start. If the
+    cluster runs already, it exits as --status does: with 0 if all nodes run, 1 if one does not,
+    and 4 if no cluster runs.
     """
     from riverrun.cli.support.options import USAGE, fail, parse_settings
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from riverrun.cli.support.options import FAILED, fail
@@ -57,11 +58,16 @@ def start_detached(words: Sequence[str], data: Path | None, *, as_json: bool) ->
 
 
 def _report_running(data: Path, supervisor: int, *, as_json: bool) -> int:
-    """The same output as that of the call that started the cluster."""
+    """The output of the call that started the cluster, and the nodes that have ended since.
+    Returns the exit code of ``--status``."""
     state = UpState.read(data)
     if state is None or state.pid != supervisor or not state.is_ready:
         fail(f"a cluster is starting or stopping with {data} (process {supervisor}); try again")
-    first = runs_already(data, supervisor).splitlines()[0]
+    first, remedy = runs_already(data, supervisor).split("\n", 1)
+    running = [node for node in state.nodes if node.running_pid() is not None]
+    ended = [node for node in state.nodes if node not in running]
+    if not running:
+        fail(f"{first}, but all its nodes have ended\n{remedy}", FAILED)
     print(f"riverrun: {first}; the options of this call have no effect", file=sys.stderr)
-    print(announcement(state, as_json=as_json))
-    return 0
+    print(announcement(replace(state, nodes=running), ended, as_json=as_json))
+    return FAILED if ended or state.missing else 0

@@ -8,10 +8,11 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from riverrun.cli.up.state import UpState
+from riverrun.cli.up.state import SupervisedNode, UpState
 
 OF_A_COMMAND = "riverrun: "
 """Start of the error line of a node that cannot read its settings."""
@@ -44,17 +45,18 @@ def reason_in(line: str) -> str | None:
     return str(ast.literal_eval(reason[1]))
 
 
-def announcement(state: UpState, *, as_json: bool) -> str:
-    """The output of a cluster that is up."""
-    return as_line(state) if as_json else banner(state)
+def announcement(state: UpState, ended: Sequence[SupervisedNode] = (), *, as_json: bool) -> str:
+    """The output of a cluster that is up. ``ended`` are nodes that started and no longer run."""
+    return as_line(state, ended) if as_json else banner(state, ended)
 
 
-def as_line(state: UpState) -> str:
+def as_line(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     """``pid`` is the process that supervises the nodes."""
+    missing = state.missing | {node.id: f"it has ended; {_restart(node)}" for node in ended}
     told = {
         "bootstrap": state.bootstrap,
         "nodes": [asdict(node) for node in state.nodes],
-        "missing": [{"id": number, "reason": why} for number, why in state.missing.items()],
+        "missing": [{"id": number, "reason": why} for number, why in missing.items()],
         "pid": state.pid,
         "data": state.data,
         "log": state.log,
@@ -62,10 +64,10 @@ def as_line(state: UpState) -> str:
     return json.dumps(told)
 
 
-def banner(state: UpState) -> str:
+def banner(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     riverrun = ourselves()
     first = state.nodes[0]
-    count = _count(state)
+    count = _count(len(state.nodes), len(state.missing) + len(ended))
     log = f"  log                 {state.data}/node-*.log, {state.log}\n" if state.log else ""
     stop, kept = stopping(state), "is removed" if state.is_ephemeral else "stays"
     text = (
@@ -86,7 +88,13 @@ def banner(state: UpState) -> str:
         text += (
             f"\n{count}; {whys}\nFix that, stop with {stopping(state)}, and repeat this command.\n"
         )
+    for node in ended:
+        text += f"\n{count}; node {node.id} has ended: {_restart(node)}\n"
     return text
+
+
+def _restart(node: SupervisedNode) -> str:
+    return f"start it again with `{ourselves()} start --config {shlex.quote(node.config)}`"
 
 
 def runs_already(data: Path, supervisor: int | None) -> str:
@@ -105,10 +113,9 @@ def stopping(state: UpState) -> str:
     return f"{ourselves()} down --data {shlex.quote(state.data)}" if state.is_detached else "Ctrl-C"
 
 
-def _count(state: UpState) -> str:
-    count = len(state.nodes)
-    if state.missing:
-        return f"{count} of {count + len(state.missing)} nodes {'is' if count == 1 else 'are'} up"
+def _count(count: int, missing: int) -> str:
+    if missing:
+        return f"{count} of {count + missing} nodes {'is' if count == 1 else 'are'} up"
     return f"{count} {'node is' if count == 1 else 'nodes are'} up"
 
 

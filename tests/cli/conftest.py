@@ -15,6 +15,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture
+def supervised_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A node of a `riverrun up` that is running. Other tests restart the shared node without."""
+    with serve(tmp_path_factory.mktemp("up")) as running:
+        yield running
+
+
 @pytest.fixture(scope="package")
 def cli(node: Server) -> Cli:
     return Cli(node.bootstrap)

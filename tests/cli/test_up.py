@@ -222,8 +222,8 @@ def test_a_misspelt_setting_leaves_the_file_unchanged(tmp_path: Path) -> None:
     assert (tmp_path / "node-1.toml").read_text() == written
 
 
-def test_a_running_node_keeps_its_file(node: Server) -> None:
-    data = node.data.parent
+def test_a_running_node_keeps_its_file(supervised_node: Server) -> None:
+    data = supervised_node.data.parent
     config = data / "node-1.toml"
     written = config.read_text()
     port = str(free_ports(3))

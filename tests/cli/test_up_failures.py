@@ -91,10 +91,10 @@ def test_ports_of_a_cluster_that_has_just_stopped_are_free(tmp_path: Path) -> No
     assert taken_ports(cluster) == []
 
 
-def test_a_second_up_reports_the_running_cluster(node: Server, tmp_path: Path) -> None:
+def test_a_second_up_reports_the_running_cluster(supervised_node: Server, tmp_path: Path) -> None:
     """On the same directory, and on the same ports with another one."""
-    port = node.address[1]
-    data = node.data.parent
+    port = supervised_node.address[1]
+    data = supervised_node.data.parent
     done = run(data, "--nodes", "1", "--port", str(port))
     assert done.returncode == 2
     assert done.stderr.startswith(f"riverrun: a cluster runs already with {data} (process ")
@@ -104,7 +104,7 @@ def test_a_second_up_reports_the_running_cluster(node: Server, tmp_path: Path) -
     lines = done.stderr.splitlines()
     assert len(lines) == 3
     assert lines[0].endswith(f"ports {port}-{port + 2} (node 1) are in use")
-    status = f"{ourselves()} cluster status --bootstrap {node.bootstrap}"
+    status = f"{ourselves()} cluster status --bootstrap {supervised_node.bootstrap}"
     assert lines[1] == f"  a cluster seems to run here already; see: {status}"
     assert lines[2].startswith("  choose others with --port ")
 

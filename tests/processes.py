@@ -272,3 +272,9 @@ def _is_running(pid: int) -> bool:
             return False
         return True
     return state != "Z"
+
+
+def outside_make() -> dict[str, str]:
+    """The environment without the variables of a `make` that runs the tests."""
+    of_make = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    return {name: text for name, text in os.environ.items() if name not in of_make}

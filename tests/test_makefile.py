@@ -1,6 +1,5 @@
 """The rules of the Makefile that install: an interrupted installation can be repeated."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import outside_make
+
 ROOT = Path(__file__).parent.parent
 SECONDS_MAX = 100
-OF_A_MAKE_ABOVE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,7 +23,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["make", "-f", str(ROOT / "Makefile"), f"PYTHON={sys.executable}", *arguments],
         cwd=folder,
-        env={name: text for name, text in os.environ.items() if name not in OF_A_MAKE_ABOVE},
+        env=outside_make(),
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,

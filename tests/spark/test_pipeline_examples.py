@@ -1,7 +1,6 @@
 """The examples run unchanged. test_session runs clickstream on a Spark cluster."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from riverrun.pipeline.sinks.tables.attempt import open_table
 from tests.clusters import Cluster
+from tests.processes import outside_make
 from tests.spark.pipelines import Runs, read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,7 +55,7 @@ def test_customers_merges_changes_into_the_current_state(runs: Runs) -> None:
 
 @pytest.mark.parametrize(("given", "wanted"), [(["PORT=21000"], " --port 21000"), ([], "")])
 def test_make_demo_takes_a_port(given: list[str], wanted: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PORT"}
+    environment = {name: value for name, value in outside_make().items() if name != "PORT"}
     shown = subprocess.check_output(
         ["make", "--dry-run", "demo", *given], cwd=EXAMPLES.parent, env=environment, text=True
     )

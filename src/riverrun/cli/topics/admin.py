@@ -63,17 +63,17 @@ class Creation:
     exit_code: int = FAILED
 
 
-async def create_topics(
-    pool: ConnectionPool,
+def creation_request(
     names: Sequence[str],
-    *,
     partitions: int,
     replication_factor: int,
     settings: Mapping[str, str],
-    may_exist: bool,
-) -> Creation:
+    *,
+    validate_only: bool = False,
+) -> CreateTopicsRequest:
+    """CreateTopics for equal topics; a name that is given twice counts once."""
     configs = tuple(CreatableTopicConfig(name=key, value=value) for key, value in settings.items())
-    message = CreateTopicsRequest(
+    return CreateTopicsRequest(
         topics=tuple(
             CreatableTopic(
                 name=name,
@@ -85,7 +85,20 @@ async def create_topics(
             for name in dict.fromkeys(names)
         ),
         timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
     )
+
+
+async def create_topics(
+    pool: ConnectionPool,
+    names: Sequence[str],
+    *,
+    partitions: int,
+    replication_factor: int,
+    settings: Mapping[str, str],
+    may_exist: bool,
+) -> Creation:
+    message = creation_request(names, partitions, replication_factor, settings)
     # Not retried: after a lost response the second attempt would report an existing topic.
     answer: CreateTopicsResponse = await pool.request(
         ApiKey.CREATE_TOPICS, message, is_repeatable=False

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from riverrun.cli.support.broker_settings import DECOMMISSIONING, MODE, ask_broker_settings
 from riverrun.cli.support.output import Cell, Layout, Table, counted, print_json, print_tables
 from riverrun.cli.support.session import ask_each, check, run
+from riverrun.cli.topics.admin import creation_request
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
@@ -28,18 +29,12 @@ from riverrun.placement.brokers import (
 from riverrun.placement.explanation import PlacementExplanation, explain
 from riverrun.placement.settings import PlacementSettings
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.messages.create_topics_request import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import DescribeClusterResponse
 from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from riverrun.wire.messages.metadata_response import MetadataResponse
 
-TIMEOUT_MS = 30_000
 SEED = 1
 ANSWER_SECONDS_MAX = 2.0
 NOTE = "A preview: among equal brokers the controller may choose others."
@@ -138,21 +133,7 @@ async def _validated(
     settings: Mapping[str, str],
 ) -> dict[str, tuple[int, int]]:
     """Partitions and replication factor of each topic, with the cluster's defaults."""
-    configs = tuple(CreatableTopicConfig(name=key, value=value) for key, value in settings.items())
-    message = CreateTopicsRequest(
-        topics=tuple(
-            CreatableTopic(
-                name=name,
-                num_partitions=partitions,
-                replication_factor=replication_factor,
-                assignments=(),
-                configs=configs,
-            )
-            for name in dict.fromkeys(names)
-        ),
-        timeout_ms=TIMEOUT_MS,
-        validate_only=True,
-    )
+    message = creation_request(names, partitions, replication_factor, settings, validate_only=True)
     answer: CreateTopicsResponse = await pool.request(ApiKey.CREATE_TOPICS, message)
     for row in answer.topics:
         check(row.error_code, row.error_message, f"topic {row.name}")

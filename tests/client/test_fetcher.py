@@ -48,6 +48,57 @@ def test_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
     assert read_from(data, 0)[1] == 1
 
 
+def marker(base_offset: int, producer_id: int, kind: ControlType) -> bytes:
+    return build_batch(
+        [NewRecord(b"", kind.key())],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        transactional=True,
+        control=True,
+    )
+
+
+def in_transaction(base_offset: int, producer_id: int, *values: bytes) -> bytes:
+    return batch(base_offset, *values, producer_id=producer_id, transactional=True)
+
+
+def test_records_of_aborted_transactions_are_left_out() -> None:
+    data = (
+        in_transaction(0, 1, b"aborted")
+        + in_transaction(1, 2, b"kept")
+        + marker(2, 1, ControlType.ABORT)
+        + in_transaction(3, 1, b"next")
+        + batch(4, b"plain")
+        + marker(5, 2, ControlType.COMMIT)
+        + marker(6, 1, ControlType.COMMIT)
+    )
+    records, position = read_from(data, 0, [(1, 0)])
+    assert [record.value for record in records] == [b"kept", b"next", b"plain"]
+    assert position == 7
+    assert [record.offset for record in read_from(data, 0)[0]] == [0, 1, 3, 4]
+
+
+def test_fetch_from_inside_an_aborted_transaction_leaves_out_its_rest() -> None:
+    data = in_transaction(4, 1, b"a", b"b") + marker(6, 1, ControlType.ABORT) + batch(7, b"c")
+    records, position = read_from(data, 5, [(1, 2)])
+    assert [record.value for record in records] == [b"c"]
+    assert position == 8
+
+
+def test_aborted_transactions_are_found_in_any_order() -> None:
+    """Two aborted transactions of one producer, listed in the wrong order."""
+    data = (
+        in_transaction(0, 1, b"first")
+        + marker(1, 1, ControlType.ABORT)
+        + in_transaction(2, 1, b"committed")
+        + marker(3, 1, ControlType.COMMIT)
+        + in_transaction(4, 1, b"second")
+        + marker(5, 1, ControlType.ABORT)
+    )
+    records, _ = read_from(data, 0, [(1, 4), (1, 0)])
+    assert [record.value for record in records] == [b"committed"]
+
+
 def test_control_batches_are_skipped() -> None:
     key = ControlType.COMMIT.key()
     marker = build_batch(

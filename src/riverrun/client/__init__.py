@@ -6,7 +6,8 @@
 - ``retry.py``: which errors are retried, how often, with which delays
 - ``partitions.py``: produce and fetch batches of one partition
 - ``producer.py``, ``partitioner.py``: write records to a topic in batches
-- ``fetcher.py``: read many partitions
+- ``transactions.py``: write records and a group's offsets in transactions
+- ``fetcher.py``: read many partitions, with read_committed where wanted
 - ``offsets.py``: list log offsets; fetch and commit offsets of a group
 - ``consumer_member.py``, ``consumer_protocol.py``, ``assignors.py``: membership in a consumer group
 """

@@ -48,6 +48,8 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         self.client_id = client_id
         self.versions: dict[int, tuple[int, int]] = {}
         """(oldest, newest) version by API key, known once ``connect`` returns."""
+        self.features: dict[str, int] = {}
+        """Finalised features of the cluster, with the version that is in use (KIP-584)."""
         self._timeout_s = timeout_s
         self._transport: asyncio.Transport | None = None
 
@@ -112,6 +114,8 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
             raise ConnectionError(f"{self.address} rejected us: {response.error_code.name}")
         for api in response.api_keys:
             self.versions[api.api_key] = (api.min_version, api.max_version)
+        for feature in response.finalized_features:
+            self.features[feature.name] = feature.max_version_level
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

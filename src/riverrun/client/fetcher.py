@@ -1,11 +1,13 @@
 """Reads many partitions with one long poll to each leader, in order within each partition.
 
 The fetcher tracks positions; it is independent of consumer groups. Control batches are skipped.
+With ``is_committed_only`` (read_committed), it reads up to the last stable offset and leaves out
+the records of aborted transactions, which the broker lists in each response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from msgspec import Struct, field
@@ -16,8 +18,8 @@ from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.aio import run_together
-from riverrun.records.batch import CorruptBatch, batches, crc_matches
-from riverrun.records.record import Record, read_records
+from riverrun.records.batch import BatchHeader, CorruptBatch, batches, crc_matches
+from riverrun.records.record import ControlType, Record, read_records
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from riverrun.wire.messages.fetch_response import FetchResponse, PartitionData
@@ -36,6 +38,8 @@ class FetchedRecords(Struct, frozen=True, kw_only=True):
     """The next position: after the last record or control batch."""
     end_offset: int
     """The high watermark."""
+    stable_offset: int
+    """The last stable offset: no transaction is open below it."""
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
     """(first offset, leader epoch) where the epoch changes, in order. -1 means unknown."""
 
@@ -48,6 +52,7 @@ class Fetcher:
         pool: ConnectionPool,
         *,
         wait_ms: int = WAIT_MS,
+        is_committed_only: bool = False,
         lost: Callable[[TopicPartition, int, int], None] = lambda _partition, _old, _new: None,
     ) -> None:
         """``lost`` is called with (partition, old position, new position) when the next records
@@ -55,6 +60,7 @@ class Fetcher:
         """
         self._pool = pool
         self._wait_ms = wait_ms
+        self._is_committed_only = is_committed_only
         self._lost = lost
         self.positions: dict[TopicPartition, int] = {}
 
@@ -106,6 +112,7 @@ class Fetcher:
             max_wait_ms=self._wait_ms if is_alone else min(self._wait_ms, 100),
             min_bytes=1,
             max_bytes=RESPONSE_BYTES_MAX,
+            isolation_level=1 if self._is_committed_only else 0,
             topics=tuple(
                 FetchTopic(topic=name, topic_id=ids[name], partitions=tuple(rows))
                 for name, rows in topics.items()
@@ -129,7 +136,8 @@ class Fetcher:
 
     def _take(self, at: TopicPartition, row: PartitionData) -> FetchedRecords | None:
         position = self.positions[at]
-        records, next_offset = read_from(row.records or b"", position)
+        aborted = [(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
+        records, next_offset = read_from(row.records or b"", position, aborted)
         if next_offset == position:
             return None
         # Move to the end: a response is filled in request order, and no partition may starve.
@@ -140,6 +148,7 @@ class Fetcher:
             records=records,
             next_offset=next_offset,
             end_offset=row.high_watermark,
+            stable_offset=row.last_stable_offset,
             leader_epochs=leader_epochs_in(row.records or b""),
         )
 
@@ -154,19 +163,38 @@ class Fetcher:
             raise KafkaError(code, f"{at}: {code.name}")
 
 
-def read_from(data: bytes, position: int) -> tuple[list[Record], int]:
-    """The records from a position, and the position after them. Raises CorruptBatch."""
+def read_from(
+    data: bytes, position: int, aborted: Sequence[tuple[int, int]] = ()
+) -> tuple[list[Record], int]:
+    """The records from a position, and the position after them. Raises CorruptBatch.
+
+    ``aborted`` lists aborted transactions as (producer id, first offset). Their records are left
+    out: those of the producer from the first offset to its next abort marker.
+    """
     records: list[Record] = []
+    pending = sorted(aborted, key=lambda each: each[1], reverse=True)
+    aborting: set[int] = set()
     for at, header in batches(data):
-        if header.next_offset <= position:
+        # Also for batches before the position: a marker there ends an aborted transaction.
+        while pending and pending[-1][1] <= header.last_offset:
+            aborting.add(pending.pop()[0])
+        if header.next_offset <= position and not header.is_control:
             continue
         if not crc_matches(data, at, header.size):
             raise CorruptBatch(f"the batch at offset {header.base_offset} fails its CRC")
-        if not header.is_control:
+        if header.is_control:
+            if header.producer_id in aborting and _is_abort(data, at, header):
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
             whole = read_records(memoryview(data)[at : at + header.size])
             records += _from(whole, position)
-        position = header.next_offset
+        position = max(position, header.next_offset)
     return records, position
+
+
+def _is_abort(data: bytes, at: int, header: BatchHeader) -> bool:
+    (marker,) = read_records(memoryview(data)[at : at + header.size])
+    return ControlType.of(marker.key) is ControlType.ABORT
 
 
 def leader_epochs_in(data: bytes) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ version 9, the last one with topic names, because callers have names and not top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -32,6 +32,8 @@ from riverrun.wire.messages.offset_commit_response import OffsetCommitResponse
 from riverrun.wire.messages.offset_fetch_request import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
 )
 from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponse
 
@@ -101,23 +103,43 @@ async def _list_offsets(
     }
 
 
-async def committed_offsets(pool: ConnectionPool, group: str) -> dict[TopicPartition, int]:
-    """All committed offsets of a group; empty for an unknown group."""
+async def committed_offsets(
+    pool: ConnectionPool, group: str, partitions: Sequence[TopicPartition] | None = None
+) -> dict[TopicPartition, int]:
+    """All committed offsets of a group; empty for an unknown group.
+
+    With ``partitions``, only theirs, and only once no open transaction is about to change them
+    (KIP-447). A request for all offsets does not report offsets that are only pending.
+    """
+    topics, rows = None, None
+    if partitions is not None:
+        named: dict[str, list[int]] = {}
+        for at in partitions:
+            named.setdefault(at.topic, []).append(at.partition)
+        topics = tuple(
+            OffsetFetchRequestTopic(name=name, partition_indexes=tuple(indexes))
+            for name, indexes in named.items()
+        )
+        rows = tuple(
+            OffsetFetchRequestTopics(name=name, partition_indexes=tuple(indexes))
+            for name, indexes in named.items()
+        )
     message = OffsetFetchRequest(
         group_id=group,
-        topics=None,
-        groups=(OffsetFetchRequestGroup(group_id=group, topics=None),),
+        topics=topics,
+        groups=(OffsetFetchRequestGroup(group_id=group, topics=rows),),
+        require_stable=partitions is not None,
     )
     response: OffsetFetchResponse = await _request_coordinator(
         pool, group, ApiKey.OFFSET_FETCH, message, _error_of_fetch
     )
-    topics = response.groups[0].topics if response.groups else response.topics
+    found = response.groups[0].topics if response.groups else response.topics
     code = _error_of_fetch(response)
     if code is not ErrorCode.NONE:
         raise KafkaError(code, f"group {group}: {code.name}")
     return {
         _place(topic.name, row.partition_index): row.committed_offset
-        for topic in topics
+        for topic in found
         for row in topic.partitions
         if row.committed_offset >= 0
     }
@@ -180,7 +202,16 @@ async def _request_coordinator(
 
 
 def _error_of_fetch(response: OffsetFetchResponse) -> ErrorCode:
-    return response.groups[0].error_code if response.groups else response.error_code
+    code = response.groups[0].error_code if response.groups else response.error_code
+    if code is not ErrorCode.NONE:
+        return code
+    topics = response.groups[0].topics if response.groups else response.topics
+    is_unstable = any(
+        row.error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        for topic in topics
+        for row in topic.partitions
+    )
+    return ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
 
 
 def _error_of_commit(response: OffsetCommitResponse) -> ErrorCode:

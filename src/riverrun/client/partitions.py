@@ -59,9 +59,13 @@ async def produce(
     acks: int = -1,
     timeout_ms: int = 30_000,
     may_create: bool = False,
+    transactional_id: str | None = None,
+    version_max: int | None = None,
 ) -> Produced:
-    """Write one batch. If it is unknown whether the batch was written, it is sent again only if it
-    has a producer id. Without one, that could write it twice.
+    """Write one batch, with ``transactional_id`` as part of an open transaction.
+
+    If it is unknown whether the batch was written, it is sent again only if it has a producer id.
+    Without one, that could write it twice.
     """
     is_idempotent = read_header(batch).producer_id != NO_PRODUCER_ID
 
@@ -74,8 +78,12 @@ async def produce(
             topic_id=topic_id,
             partition_data=(PartitionProduceData(index=partition, records=batch),),
         )
-        message = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=(data,))
-        at_most = BY_NAME_PRODUCE_MAX if topic_id is None else None
+        message = ProduceRequest(
+            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=(data,)
+        )
+        at_most = version_max
+        if topic_id is None:
+            at_most = min(BY_NAME_PRODUCE_MAX, version_max or BY_NAME_PRODUCE_MAX)
         version = connection.version_of(ApiKey.PRODUCE, at_most=at_most)
         if acks == 0:
             await connection.send(ApiKey.PRODUCE, message, version=version)

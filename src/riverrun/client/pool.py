@@ -30,6 +30,7 @@ from riverrun.wire.messages.metadata_response import (
 
 Result = TypeVar("Result")
 GROUP_COORDINATOR = 0
+TRANSACTION_COORDINATOR = 1
 Address = tuple[str, int]
 
 
@@ -106,7 +107,8 @@ class ConnectionPool:
         self._randomness = randomness or SystemRandomness()
         self._connections: dict[Address, Connection] = {}
         self._locks: dict[Address, asyncio.Lock] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        """The node of each coordinator, by key type and key."""
         self.cluster = ClusterMetadata()
         self.on_retry: Callable[[KafkaError | OSError], None] = lambda _failure: None
         """Called with each failure that is retried."""
@@ -177,11 +179,13 @@ class ConnectionPool:
         operation: Callable[[], Awaitable[Result]],
         *,
         group: str | None = None,
+        transactional_id: str | None = None,
         final: frozenset[ErrorCode] = frozenset(),
     ) -> Result:
         """Run an operation until it succeeds or the limits of ``retry`` are reached.
 
-        Codes in ``final`` are not retried, because a repeated operation could do harm.
+        ``group`` or ``transactional_id`` names the coordinator that the operation uses. Codes in
+        ``final`` are not retried, because a repeated operation could do harm.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self.retry.total_s_max
@@ -196,13 +200,12 @@ class ConnectionPool:
                 failure: KafkaError | OSError = error
                 if error.code in STALE_LEADER:
                     self.cluster.topics.clear()
-                if error.code in STALE_COORDINATOR | STALE_LEADER and group is not None:
-                    self._coordinators.pop(group, None)
+                if error.code in STALE_COORDINATOR | STALE_LEADER:
+                    self._forget_coordinator(group, transactional_id)
             except OSError as error:
                 failure = error
                 self.cluster.topics.clear()
-                if group is not None:
-                    self._coordinators.pop(group, None)
+                self._forget_coordinator(group, transactional_id)
             wait_s = self.retry.backoff.jittered(tries, self._randomness)
             tries_max = self.retry.tries_max_after(failure)
             if tries >= tries_max or loop.time() + wait_s > give_up_at:
@@ -313,23 +316,29 @@ class ConnectionPool:
             await self.metadata([topic], may_create=may_create)
         return self.cluster.leader(topic, partition)
 
-    async def coordinator(self, group: str) -> int:
-        """The coordinator of a group, from the cache or by a FindCoordinator request."""
-        known = self._coordinators.get(group)
+    async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> int:
+        """The coordinator of a group, or of a transactional id with ``TRANSACTION_COORDINATOR``,
+        from the cache or by a FindCoordinator request.
+        """
+        known = self._coordinators.get((key_type, key))
         if known is not None:
             return known
-        message = FindCoordinatorRequest(
-            key=group, key_type=GROUP_COORDINATOR, coordinator_keys=(group,)
-        )
+        message = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=(key,))
         response = await (await self.any_connection()).request(ApiKey.FIND_COORDINATOR, message)
         # From version 4 the response is a list (KIP-699); before, it is a single node.
         found = response.coordinators[0] if response.coordinators else response
         if found.error_code is not ErrorCode.NONE:
-            raise KafkaError(found.error_code, f"coordinator of {group}: {found.error_code.name}")
+            raise KafkaError(found.error_code, f"coordinator of {key}: {found.error_code.name}")
         node_id: int = found.node_id
         self.cluster.nodes[node_id] = (found.host, found.port)
-        self._coordinators[group] = node_id
+        self._coordinators[key_type, key] = node_id
         return node_id
+
+    def _forget_coordinator(self, group: str | None, transactional_id: str | None) -> None:
+        if group is not None:
+            self._coordinators.pop((GROUP_COORDINATOR, group), None)
+        if transactional_id is not None:
+            self._coordinators.pop((TRANSACTION_COORDINATOR, transactional_id), None)
 
 
 def _describe(error: OSError) -> str:

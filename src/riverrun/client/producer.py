@@ -115,7 +115,7 @@ class Producer:
         if state is None:
             text = f"topic {self._topic} has no partition {partition}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-        size = _size_of(record)
+        size = size_of(record)
         state.records.append(record)
         state.buffered_bytes += size
         self._buffered_bytes += size
@@ -187,7 +187,7 @@ async def _get_producer_id(pool: ConnectionPool) -> tuple[int, int]:
     return await pool.try_again(once)
 
 
-def _size_of(record: NewRecord) -> int:
+def size_of(record: NewRecord) -> int:
     size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += len(name) + len(value or b"") + 4

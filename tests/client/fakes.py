@@ -13,8 +13,12 @@ from riverrun.ports.metrics import Metrics
 from riverrun.server.dispatch.router import Router
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.settings import NetworkSettings
-from riverrun.wire.apis import APIS, ApiKey
-from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from riverrun.wire.apis import ALL_APIS, APIS, ApiKey
+from riverrun.wire.messages.api_versions_response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+)
 from riverrun.wire.messages.find_coordinator_response import (
     Coordinator,
     FindCoordinatorResponse,
@@ -41,6 +45,8 @@ class FakeNode:
         self.produce_codes: list[ErrorCode | None] = []
         self.batches: list[bytes] = []
         self.versions = dict(APIS)
+        self.versions.update((key, ALL_APIS[key]) for key in cluster.modules)
+        self.features = dict(cluster.features)
         self.modules: dict[ApiKey, Any] = {
             ApiKey.API_VERSIONS: self._module(self._api_versions, ApiKey.API_VERSIONS),
             ApiKey.METADATA: self._module(self._metadata, ApiKey.METADATA),
@@ -49,7 +55,9 @@ class FakeNode:
             **cluster.modules,
         }
         clock, metrics = SystemClock(), Metrics()
-        router = Router(object(), metrics=metrics, clock=clock, modules=self.modules)
+        router = Router(
+            object(), metrics=metrics, clock=clock, modules=self.modules, apis=self.versions
+        )
         self.listener = Listener(
             router, NetworkSettings(stop_ms_max=0), clock=clock, metrics=metrics
         )
@@ -66,7 +74,13 @@ class FakeNode:
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in self.versions.values()
         ]
-        return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=tuple(keys))
+        features = [
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in self.features.items()
+        ]
+        return ApiVersionsResponse(
+            error_code=ErrorCode.NONE, api_keys=tuple(keys), finalized_features=tuple(features)
+        )
 
     def _metadata(self, _: Any, request: Any) -> MetadataResponse:
         nodes = [
@@ -120,8 +134,14 @@ class FakeNode:
 
 
 class FakeCluster:
-    def __init__(self, size: int = 1, modules: dict[ApiKey, Any] | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 1,
+        modules: dict[ApiKey, Any] | None = None,
+        features: dict[str, int] | None = None,
+    ) -> None:
         self.modules = modules or {}
+        self.features = features or {}
         self.leader = 1
         self.coordinator = 1
         self.nodes = {i: FakeNode(self, i) for i in range(1, size + 1)}

@@ -82,7 +82,7 @@ class TransactionPhase(Enum):
     FENCED = "fenced"
 
 
-class GroupMember(NamedTuple):
+class GroupMembership(NamedTuple):
     """The consumer whose offsets are committed. With a member, a commit of an old generation is
     refused (KIP-447).
     """
@@ -162,7 +162,7 @@ class TransactionalProducer:
         return dict(zip(wanted, written, strict=True))
 
     async def send_offsets(
-        self, offsets: Mapping[TopicPartition, int], member: GroupMember
+        self, offsets: Mapping[TopicPartition, int], member: GroupMembership
     ) -> None:
         """Commit a group's offsets with the transaction."""
         self._require(TransactionPhase.OPEN)
@@ -339,7 +339,7 @@ class TransactionalProducer:
         return offsets
 
     async def _commit_offsets(
-        self, offsets: Mapping[TopicPartition, int], member: GroupMember
+        self, offsets: Mapping[TopicPartition, int], member: GroupMembership
     ) -> None:
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
         for at, offset in offsets.items():

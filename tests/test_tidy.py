@@ -29,6 +29,7 @@ PURE_PACKAGES = (
 ASYNC_MODULES = (
     "cluster/active_controller.py",
     "coordinator/coordinators.py",
+    "coordinator/led_shards.py",
     "coordinator/shard_runner.py",
     "metadata/log_store.py",
     "metadata/metadata_log.py",

@@ -15,7 +15,8 @@ from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.records import CoordinatorRecord, decode, encode
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.shard import GroupShard
-from riverrun.coordinator.turn import Caller, Turn, Waiter
+from riverrun.coordinator.shard_kind import Waiter
+from riverrun.coordinator.turn import Caller, Turn
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
@@ -139,7 +140,7 @@ class ShardDriver:
         self.is_held = False
         self.shard = rebuilt(self.settings, self.randomness, self.log)
         turn = self.turn()
-        self.shard.restore(turn, self.shard.known_groups())
+        self.shard.restore(turn, self.shard.known_ids())
         self.finish(turn)
 
     @property

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.records import StoredGroup
-from riverrun.coordinator.turn import Waiter
+from riverrun.coordinator.shard_kind import Waiter
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 from tests.coordinator.shard_driver import GROUP, Actor, ShardDriver, rebuilt

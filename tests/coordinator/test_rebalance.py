@@ -2,7 +2,7 @@
 
 from riverrun.coordinator.group import GroupState
 from riverrun.coordinator.records import GroupRecord
-from riverrun.coordinator.turn import Waiter
+from riverrun.coordinator.shard_kind import Waiter
 from riverrun.model.errors import ErrorCode
 from tests.coordinator.shard_driver import GROUP, ShardDriver, leave, stable_group
 

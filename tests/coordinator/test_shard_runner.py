@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from riverrun.coordinator.loading import Loader
-from riverrun.coordinator.records import CommittedOffset, CoordinatorRecord, OffsetRecord, encode
+from riverrun.coordinator.records import (
+    CommittedOffset,
+    CoordinatorRecord,
+    OffsetRecord,
+    decode,
+    encode,
+)
 from riverrun.coordinator.shard import GroupShard
-from riverrun.coordinator.turn import Turn, Waiter
+from riverrun.coordinator.shard_kind import Waiter
+from riverrun.coordinator.turn import Turn
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.model.invariants import InvariantViolation
@@ -502,6 +509,6 @@ def test_failed_assertion_in_replay_violates_an_invariant() -> None:
             raise AssertionError("offset went back")
 
     key, value = encode(OffsetRecord(GROUP, "orders", 0, None))
-    loader = Loader(BrokenShard(settings(), CountedRandomness()), Offset(0))
+    loader = Loader(BrokenShard(settings(), CountedRandomness()), Offset(0), decode)
     with pytest.raises(InvariantViolation, match="offset went back"):
         list(loader.replay(build_batch([NewRecord(value, key, 1)])))

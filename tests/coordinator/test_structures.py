@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.group import subscribed_topics
 from riverrun.coordinator.hashing import java_string_hash, partition_of
-from riverrun.coordinator.records import CommittedOffset, OffsetRecord
-from riverrun.coordinator.turn import Waiter
+from riverrun.coordinator.records import CommittedOffset, OffsetRecord, encode
+from riverrun.coordinator.shard_kind import Waiter
 from riverrun.coordinator.write_queue import WriteQueue
 from riverrun.records.record import read_records
 from tests.coordinator.shard_driver import ShardDriver, subscription
@@ -122,7 +122,7 @@ def put(queue: WriteQueue, driver: ShardDriver, count: int, waiter: int) -> None
 
 def test_small_writes_share_a_batch_and_large_ones_are_split() -> None:
     driver = ShardDriver()
-    queue = WriteQueue(batch_bytes_max=2000)
+    queue = WriteQueue(batch_bytes_max=2000, encode=encode)
     for number in range(3):
         put(queue, driver, 2, number)
     put(queue, driver, 20, 3)
@@ -143,7 +143,7 @@ def test_small_writes_share_a_batch_and_large_ones_are_split() -> None:
 
 def test_batch_keeps_the_order_of_requests() -> None:
     driver = ShardDriver()
-    queue = WriteQueue(batch_bytes_max=100_000)
+    queue = WriteQueue(batch_bytes_max=100_000, encode=encode)
     put(queue, driver, 2, 0)
     put(queue, driver, 1, 1)
     found = read_records(queue.take().encode(7))

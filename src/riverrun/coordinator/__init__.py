@@ -2,12 +2,15 @@
 
 A pure core decides. ``GroupShard`` holds the groups of one partition of ``__consumer_offsets`` and
 handles each request, expired deadline or committed batch in one ``Turn``, which collects records,
-replies and notes. Two modules are asynchronous: ``shard_runner`` executes turns, and
-``coordinators`` routes requests to the runners of the partitions that this node leads.
+replies and notes. Three modules are asynchronous: ``shard_runner`` executes turns, ``led_shards``
+keeps the runners of the partitions that this node leads, and ``coordinators`` routes requests to
+them. ``shard_kind`` says what the first two know about a shard, so they also serve transactions.
 
 | module | subject |
 |---|---|
 | ``coordinators`` | all led partitions of this node; entry point of the server |
+| ``led_shards`` | the runners of all led partitions of a topic |
+| ``shard_kind`` | the protocol of a shard |
 | ``shard_runner`` | one led partition: load, append, reply |
 | ``deadline_timer`` | wake-ups for deadlines; detects stalls of this process |
 | ``turn`` | one step: its inputs and its results |

@@ -6,29 +6,22 @@ group belongs to the partition that its id hashes to, and each led partition has
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import structlog
-
-from riverrun.coordinator.deadline_timer import DeadlineTimer
 from riverrun.coordinator.hashing import partition_of
+from riverrun.coordinator.led_shards import LedShards
 from riverrun.coordinator.log import CoordinatorLog
-from riverrun.coordinator.metrics import GroupMetrics
+from riverrun.coordinator.metrics import ShardMetrics, declare_group_gauges
 from riverrun.coordinator.offsets import CommittedPartition
-from riverrun.coordinator.records import TEXT_BYTES_MAX
+from riverrun.coordinator.records import TEXT_BYTES_MAX, decode, encode
 from riverrun.coordinator.settings import GroupSettings
-from riverrun.coordinator.shard import described_error
-from riverrun.coordinator.shard_runner import (
-    GROUPS_PER_TURN,
-    ShardContext,
-    ShardRunner,
-    ShardStatus,
-)
+from riverrun.coordinator.shard import GroupShard, described_error
+from riverrun.coordinator.shard_kind import ShardKind, ShardLimits
+from riverrun.coordinator.shard_runner import ShardRunner
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
-from riverrun.ports.aio import OwnedTasks, Yielder
+from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
@@ -53,8 +46,6 @@ if TYPE_CHECKING:
     from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
     from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 
-log = structlog.get_logger("riverrun.groups")
-
 
 class GroupCoordinators:
     """Coordinates the groups of all led partitions."""
@@ -72,71 +63,63 @@ class GroupCoordinators:
         """``partitions`` returns the partition count that the topic has or will get. ``failed``
         gets exceptions that can only be our bug; the node must stop then."""
         self._settings = settings
-        self._clock = clock
         self._partitions = partitions
-        self._runners: dict[PartitionIndex, ShardRunner] = {}
-        self.metrics = GroupMetrics(metrics, groups=self._count_groups, offsets=self._count_offsets)
-        self._timer = DeadlineTimer(clock, on_due=self._expire, on_stall=self._credit)
-        self._tasks = OwnedTasks(lambda _, error: failed(error))
-        self._context = ShardContext(
-            settings=settings,
-            clock=clock,
-            randomness=randomness,
-            metrics=self.metrics,
-            timer=self._timer,
-            tasks=self._tasks,
+        kind = ShardKind(
+            name="group",
+            subject="group",
+            limits=ShardLimits(
+                batch_bytes_max=settings.batch_bytes_max,
+                queue_records_max=settings.queue_records_max,
+                append_timeout_ms=settings.offsets_commit_timeout_ms,
+            ),
+            new_shard=lambda: GroupShard(settings, randomness),
+            encode=encode,
+            decode=decode,
         )
+        self.metrics = ShardMetrics(metrics, name="group", topic=OFFSETS_TOPIC)
+        self._shards = LedShards(kind, clock=clock, metrics=self.metrics, failed=failed)
+        declare_group_gauges(metrics, groups=self._count_groups, offsets=self._count_offsets)
 
     def start(self) -> None:
         """Start the periodic expiry of offsets."""
-        self._tasks.start(self._expire_offsets())
+        self._shards.start(
+            self._shards.sweep(
+                self._settings.offsets_retention_check_interval_ms,
+                lambda shard: list(shard.groups),
+                GroupShard.expire_offsets,
+            )
+        )
 
     async def stop(self) -> None:
-        for index in list(self._runners):
-            self.resign(index)
-        self._timer.stop()
-        await self._tasks.close()
+        await self._shards.stop()
 
     # Leadership
 
     def elect(self, index: PartitionIndex, held: CoordinatorLog) -> None:
         """Coordinate the groups of a partition that this node leads from now on."""
-        known = self._runners.get(index)
-        is_loaded = known is not None and known.status is ShardStatus.ACTIVE
-        if known is not None and is_loaded and held.leader_epoch <= known.log.leader_epoch + 1:
-            known.log = held  # this node led the previous epoch too: no other node has written
-            return
-        self.resign(index)
-        runner = self._runners[index] = ShardRunner(index, held, self._context)
-        runner.start()
+        self._shards.elect(index, held)
 
     def resign(self, index: PartitionIndex) -> None:
         """Stop coordinating the groups of a partition that this node no longer leads."""
-        runner = self._runners.pop(index, None)
-        if runner is not None:
-            runner.resign()
+        self._shards.resign(index)
 
     def topics_deleted(self, names: Sequence[str]) -> None:
         """Delete the committed offsets of deleted topics."""
-        for runner in self._runners.values():
-            if runner.status is ShardStatus.ACTIVE:
-                turn = runner.turn()
-                runner.shard.topics_deleted(turn, names)
-                runner.finish(turn)
+        for runner in self._shards.active():
+            turn = runner.turn()
+            runner.shard.topics_deleted(turn, names)
+            runner.finish(turn)
 
     def partition_of(self, group_id: str) -> PartitionIndex:
         return partition_of(group_id, self._partitions())
 
-    def runner_of(self, group_id: str, *, is_empty_allowed: bool = False) -> ShardRunner:
+    def runner_of(
+        self, group_id: str, *, is_empty_allowed: bool = False
+    ) -> ShardRunner[GroupShard]:
         """The runner of a group. The empty id is allowed where old clients used it."""
         if (not group_id and not is_empty_allowed) or len(group_id.encode()) > TEXT_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        runner = self._runners.get(self.partition_of(group_id))
-        if runner is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if runner.status is not ShardStatus.ACTIVE:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return runner
+        return self._shards.runner_of(self.partition_of(group_id))
 
     # Requests of groups. Each raises KafkaError for the request as a whole.
 
@@ -182,9 +165,7 @@ class GroupCoordinators:
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
         """All groups on this node, if every led partition is loaded."""
-        runners = list(self._runners.values())
-        if any(runner.status is not ShardStatus.ACTIVE for runner in runners):
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        runners = self._shards.all_loaded()
         wanted_states = frozenset(state.lower() for state in states)
         wanted_types = frozenset(kind.lower() for kind in types)
         found: list[ListedGroup] = []
@@ -234,43 +215,13 @@ class GroupCoordinators:
 
     def committed_offsets(self) -> Iterator[CommittedPartition]:
         """The offsets of all loaded groups. No offset may be committed while this is iterated."""
-        for runner in self._runners.values():
-            if runner.status is ShardStatus.ACTIVE:
-                yield from runner.shard.offsets
+        for runner in self._shards.active():
+            yield from runner.shard.offsets
 
-    # Time
-
-    def _expire(self) -> None:
-        for runner in self._runners.values():
-            if runner.status is ShardStatus.ACTIVE:
-                turn = runner.turn()
-                runner.shard.expire(turn)
-                runner.finish(turn)
-
-    def _credit(self, seconds: float) -> None:
-        """Postpone all deadlines by a stall of this process."""
-        self.metrics.stalls.value += 1
-        log.warning("event loop stalled; group deadlines extended", seconds=round(seconds, 3))
-        for runner in self._runners.values():
-            runner.shard.deadlines.postpone(seconds)
-            runner.arm()
-
-    async def _expire_offsets(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            yielder = Yielder(self._clock)
-            for runner in list(self._runners.values()):
-                groups = list(runner.shard.groups)
-                for start in range(0, len(groups), GROUPS_PER_TURN):
-                    if runner.status is ShardStatus.ACTIVE:
-                        turn = runner.turn()
-                        some = groups[start : start + GROUPS_PER_TURN]
-                        runner.shard.expire_offsets(turn, some)
-                        runner.finish(turn)
-                    await yielder.step()
+    # Metrics
 
     def _count_groups(self) -> int:
-        return sum(len(runner.shard.groups) for runner in self._runners.values())
+        return sum(len(runner.shard.groups) for runner in self._shards.runners.values())
 
     def _count_offsets(self) -> int:
-        return sum(runner.shard.offsets.count for runner in self._runners.values())
+        return sum(runner.shard.offsets.count for runner in self._shards.runners.values())

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from riverrun.coordinator.hashing import hash_map_bucket
 from riverrun.coordinator.records import StoredGroup, StoredMember
-from riverrun.coordinator.turn import Waiter
+from riverrun.coordinator.shard_kind import Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.join_group_response import JoinGroupResponse, JoinGroupResponseMember
 

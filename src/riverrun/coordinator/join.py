@@ -25,7 +25,8 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.turn import Caller, Turn, Waiter
+    from riverrun.coordinator.shard_kind import Waiter
+    from riverrun.coordinator.turn import Caller, Turn
     from riverrun.wire.messages.join_group_request import JoinGroupRequest
 
 MEMBER_ID_REQUIRED_SINCE = 4

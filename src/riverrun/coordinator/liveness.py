@@ -17,7 +17,8 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse, MemberResponse
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.turn import Turn, Waiter
+    from riverrun.coordinator.shard_kind import Waiter
+    from riverrun.coordinator.turn import Turn
     from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
     from riverrun.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 

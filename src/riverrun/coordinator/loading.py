@@ -7,10 +7,11 @@ record stops the load, because skipping it could lose offsets silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from riverrun.coordinator.records import CoordinatorRecord, UnknownKind, decode
-from riverrun.coordinator.shard import GroupShard
+from riverrun.coordinator.records import UnknownKind
+from riverrun.coordinator.shard_kind import Shard
 from riverrun.model.ids import Offset
 from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import BatchHeader, Buffer, CorruptBatch, batches, crc_matches
@@ -23,12 +24,18 @@ RECORDS_PER_STEP = 32
 class Loader:
     """The replay of one partition; ``next_offset`` is where to read next."""
 
-    def __init__(self, shard: GroupShard, start_offset: Offset) -> None:
+    def __init__(
+        self,
+        shard: Shard[Any],
+        start_offset: Offset,
+        decode: Callable[[bytes, bytes | None], Any],
+    ) -> None:
         self.next_offset = start_offset
         self.records = 0
         self.skipped = 0
         self._shard = shard
-        self._open: dict[int, list[CoordinatorRecord]] = {}
+        self._decode = decode
+        self._open: dict[int, list[Any]] = {}
         """Records of transactions that have not ended, by producer id."""
 
     def replay(self, data: bytes) -> Iterator[None]:
@@ -54,7 +61,7 @@ class Loader:
             known = None
             if key_size >= 0:
                 value = payload[value_at : value_at + value_size] if value_size >= 0 else None
-                known = _decoded(payload[key_at : key_at + key_size], value)
+                known = self._decoded(payload[key_at : key_at + key_size], value)
             if known is None:
                 self.skipped += 1
             elif header.is_transactional:
@@ -74,9 +81,9 @@ class Loader:
                 if kind is ControlType.COMMIT:
                     self._shard.replay(known)
 
-
-def _decoded(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    try:
-        return decode(key, value)
-    except UnknownKind:
-        return None
+    def _decoded(self, key: bytes, value: bytes | None) -> Any:
+        """The record, or None if this version does not know its kind."""
+        try:
+            return self._decode(key, value)
+        except UnknownKind:
+            return None

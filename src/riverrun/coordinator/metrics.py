@@ -1,4 +1,4 @@
-"""Metrics of the group coordinator."""
+"""Metrics of the coordinators."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from collections.abc import Callable
 from riverrun.ports.metrics import Metrics
 
 
-class GroupMetrics:
-    """Counters that the shards of a node share, and gauges over all of them."""
+class ShardMetrics:
+    """Counters that all shards of one kind share on a node."""
 
-    def __init__(
-        self, metrics: Metrics, *, groups: Callable[[], int], offsets: Callable[[], int]
-    ) -> None:
+    def __init__(self, metrics: Metrics, *, name: str, topic: str) -> None:
+        """``name`` is part of the metrics' names: "group" or "transaction"."""
         self.batches = metrics.counter(
-            "riverrun_group_batches_total", "Batches written to __consumer_offsets."
+            f"riverrun_{name}_batches_total", f"Batches written to {topic}."
         )
         self.records = metrics.counter(
-            "riverrun_group_records_total", "Records written to __consumer_offsets."
+            f"riverrun_{name}_records_total", f"Records written to {topic}."
         )
         self.stalls = metrics.counter(
-            "riverrun_group_stalls_total", "Late wake-ups whose delay was credited to all members."
+            f"riverrun_{name}_stalls_total",
+            f"Late wake-ups whose delay was added to the deadlines of all {name}s.",
         )
         self.loading_seconds = metrics.histogram(
-            "riverrun_group_loading_seconds", "Time to load a partition of __consumer_offsets."
+            f"riverrun_{name}_loading_seconds", f"Time to load a partition of {topic}."
         )
-        metrics.gauge("riverrun_groups", "Groups on this node.", groups)
-        metrics.gauge("riverrun_group_offsets", "Committed offsets.", offsets)
+
+
+def declare_group_gauges(
+    metrics: Metrics, *, groups: Callable[[], int], offsets: Callable[[], int]
+) -> None:
+    metrics.gauge("riverrun_groups", "Groups on this node.", groups)
+    metrics.gauge("riverrun_group_offsets", "Committed offsets.", offsets)

@@ -30,8 +30,9 @@ from riverrun.coordinator.rebalance import (
     sync_timed_out,
 )
 from riverrun.coordinator.records import CoordinatorRecord, GroupRecord, StoredGroup
+from riverrun.coordinator.shard_kind import Waiter
 from riverrun.coordinator.sync import sync
-from riverrun.coordinator.turn import Caller, Timer, TimerKey, Turn, Waiter
+from riverrun.coordinator.turn import Caller, Timer, TimerKey, Turn
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribedGroupMember
@@ -89,14 +90,17 @@ class GroupShard:
         else:
             self.stored[record.group_id] = record.value
 
-    def known_groups(self) -> list[str]:
+    def known_ids(self) -> list[str]:
         """All groups with durable state."""
         return list(dict.fromkeys([*self.stored, *self.offsets.by_group]))
 
-    def restore(self, turn: Turn, group_ids: Iterable[str]) -> None:
+    def restore(self, turn: Turn, ids: Iterable[str]) -> None:
         """Build the in-memory state of groups from the log, and start the sessions of members."""
-        for group_id in group_ids:
+        for group_id in ids:
             self._restore(turn, group_id)
+
+    def counts(self) -> dict[str, int]:
+        return {"groups": len(self.known_ids()), "offsets": self.offsets.count}
 
     def sent(self, records: Iterable[CoordinatorRecord]) -> None:
         """Note that the records of a turn are in flight."""
@@ -195,8 +199,8 @@ class GroupShard:
     def topics_deleted(self, turn: Turn, names: Iterable[str]) -> None:
         self.offsets.delete_topics(turn, dict.fromkeys(names))
 
-    def connection_lost(self, turn: Turn, group_id: str, waiter: Waiter) -> None:
-        group = self.groups.get(group_id)
+    def connection_lost(self, turn: Turn, subject: str, waiter: Waiter) -> None:
+        group = self.groups.get(subject)
         if group is not None:
             connection_lost(turn, group, waiter)
 

@@ -1,8 +1,8 @@
-"""One partition of ``__consumer_offsets`` while this node leads it: load, append, reply.
+"""One partition of an internal topic while this node leads it: load, append, reply.
 
-The runner executes the turns of a ``GroupShard``. It appends one batch at a time and sends a reply
-once the records of its turn are committed. If an append fails in a way that leaves the batch's fate
-unknown, the runner drops the shard's state and loads the partition again.
+The runner executes the turns of a shard of groups or of transactions. It appends one batch at a
+time and sends a reply once the records of its turn are committed. If an append fails in a way that
+leaves the batch's fate unknown, the runner drops the shard's state and loads the partition again.
 
     LOADING ──log replayed──▶ ACTIVE ──leadership lost──▶ RESIGNED
        ▲                        │
@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from enum import Enum
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -23,26 +23,23 @@ from msgspec import Struct
 from riverrun.coordinator.deadline_timer import DeadlineTimer
 from riverrun.coordinator.loading import Loader
 from riverrun.coordinator.log import REFUSED, CoordinatorLog, response_code
-from riverrun.coordinator.metrics import GroupMetrics
-from riverrun.coordinator.settings import GroupSettings
-from riverrun.coordinator.shard import GroupShard
-from riverrun.coordinator.turn import Response, Turn, Waiter
+from riverrun.coordinator.metrics import ShardMetrics
+from riverrun.coordinator.shard_kind import S, ShardKind, TurnResults, Waiter
 from riverrun.coordinator.write_queue import WriteBatch, WriteQueue
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
 from riverrun.model.invariants import state_change
 from riverrun.ports.aio import OwnedTasks, Yielder
 from riverrun.ports.clock import Clock
-from riverrun.ports.randomness import Randomness
 from riverrun.records.batch import CorruptBatch
 from riverrun.wire.stored import UnknownRecord
 
-log = structlog.get_logger("riverrun.groups")
+log = structlog.get_logger("riverrun.coordinator")
 
 RETRY_SECONDS: Final = 1.0
-GROUPS_PER_TURN: Final = 100
+IDS_PER_TURN: Final = 100
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ShardStatus(Enum):
@@ -51,29 +48,33 @@ class ShardStatus(Enum):
     RESIGNED = "resigned"
 
 
-class ShardContext(Struct, frozen=True, kw_only=True):
-    """The objects that all shards of a node share."""
+class ShardContext(Struct, Generic[S], frozen=True, kw_only=True):
+    """The objects that all shards of one kind share on a node."""
 
-    settings: GroupSettings
+    kind: ShardKind[S]
     clock: Clock
-    randomness: Randomness
-    metrics: GroupMetrics
+    metrics: ShardMetrics
     timer: DeadlineTimer
     tasks: OwnedTasks
+    carry_out: Callable[[ShardRunner[S], Any], None]
+    """Carries out the effects of a turn other than its records and replies."""
 
 
-class ShardRunner:
+class ShardRunner(Generic[S]):
     """Executes the turns of one shard."""
 
-    def __init__(self, index: PartitionIndex, held: CoordinatorLog, context: ShardContext) -> None:
+    def __init__(
+        self, index: PartitionIndex, held: CoordinatorLog, context: ShardContext[S]
+    ) -> None:
         self.index = index
         self.log = held
         self.status = ShardStatus.LOADING
-        self.shard = GroupShard(context.settings, context.randomness)
+        self.shard = context.kind.new_shard()
         self._context = context
-        self._queue = WriteQueue(context.settings.batch_bytes_max)
+        self._kind = context.kind
+        self._queue = WriteQueue(context.kind.limits.batch_bytes_max, context.kind.encode)
         self._waiters = count(1)
-        self._futures: dict[Waiter, asyncio.Future[Response]] = {}
+        self._futures: dict[Waiter, asyncio.Future[Any]] = {}
         self._task: asyncio.Task[None] | None = None
         """The load or the sequence of appends that is running; at most one of them."""
 
@@ -92,7 +93,7 @@ class ShardRunner:
         """Start again from the log, because the shard may differ from it."""
         self.status = ShardStatus.LOADING
         self._drop(ErrorCode.NOT_COORDINATOR)
-        self.shard = GroupShard(self._context.settings, self._context.randomness)
+        self.shard = self._kind.new_shard()
         self._task = None
         self._run(self._load(RETRY_SECONDS))
 
@@ -116,37 +117,42 @@ class ShardRunner:
         context = self._context
         while True:
             started = context.clock.monotonic()
-            self.shard = GroupShard(context.settings, context.randomness)
+            self.shard = self._kind.new_shard()
             try:
                 loader = await self._replay_log()
                 break
             except (OSError, KafkaError, CorruptBatch, UnknownRecord) as error:
-                log.error("groups cannot be loaded", partition=self.index, error=str(error))
+                log.error(
+                    f"{self._kind.name}s cannot be loaded", partition=self.index, error=str(error)
+                )
                 await asyncio.sleep(RETRY_SECONDS)
-        known = self.shard.known_groups()
+        known = self.shard.known_ids()
         yielder = Yielder(context.clock)
-        for start in range(0, len(known), GROUPS_PER_TURN):
+        restored: list[Any] = []
+        for start in range(0, len(known), IDS_PER_TURN):
             turn = self.turn()
-            self.shard.restore(turn, known[start : start + GROUPS_PER_TURN])
+            self.shard.restore(turn, known[start : start + IDS_PER_TURN])
             assert not turn.records, "loading writes nothing"
+            restored.append(turn)
             await yielder.step()
         self.status = ShardStatus.ACTIVE
         self._task = None
+        for turn in restored:
+            context.carry_out(self, turn)
         self.arm()
         seconds = context.clock.monotonic() - started
         context.metrics.loading_seconds.observe(seconds)
         if loader.records:
             log.info(
-                "groups loaded",
+                f"{self._kind.name}s loaded",
                 partition=self.index,
-                groups=len(known),
-                offsets=self.shard.offsets.count,
+                **self.shard.counts(),
                 skipped=loader.skipped,
                 seconds=round(seconds, 3),
             )
 
     async def _replay_log(self) -> Loader:
-        loader = Loader(self.shard, self.log.start_offset)
+        loader = Loader(self.shard, self.log.start_offset, self._kind.decode)
         yielder = Yielder(self._context.clock)
         while data := await self.log.read(loader.next_offset):
             before = loader.next_offset
@@ -157,13 +163,14 @@ class ShardRunner:
 
     # Turns
 
-    def turn(self) -> Turn:
+    def turn(self) -> Any:
+        """A new turn, of the type that belongs to the shard."""
         clock = self._context.clock
         return self.shard.turn(clock.monotonic(), clock.now_ms())
 
-    async def submit(self, kind: type[T], group_id: str, act: Callable[[Turn, Waiter], None]) -> T:
+    async def submit(self, kind: type[R], subject: str, act: Callable[[Any, Waiter], None]) -> R:
         """Run a request in its own turn and wait for its reply."""
-        if self._queue.records >= self._context.settings.queue_records_max:
+        if self._queue.records >= self._kind.limits.queue_records_max:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         waiter = self._next_waiter()
         turn = self.turn()
@@ -176,13 +183,13 @@ class ShardRunner:
         except asyncio.CancelledError:
             if self._futures.pop(waiter, None) is not None and self.status is ShardStatus.ACTIVE:
                 turn = self.turn()
-                self.shard.connection_lost(turn, group_id, waiter)
+                self.shard.connection_lost(turn, subject, waiter)
                 self.finish(turn)
             raise
         assert isinstance(response, kind), f"{kind.__name__} expected, not {response}"
         return response
 
-    async def read_committed(self, read: Callable[[], T]) -> T:
+    async def read_committed(self, read: Callable[[], R]) -> R:
         """Read once all earlier writes are committed."""
         if self._task is not None:
             waiter = self._next_waiter()
@@ -193,10 +200,11 @@ class ShardRunner:
             await future
         return read()
 
-    def finish(self, turn: Turn) -> None:
+    def finish(self, turn: TurnResults) -> None:
         """Log the turn's notes, queue its records, or send its replies if it has none."""
         for note in turn.notes:
-            log.info(note.event, group=note.group_id, detail=note.detail)
+            log.info(note.event, **{self._kind.subject: note.subject}, detail=note.detail)
+        self._context.carry_out(self, turn)
         if turn.records:
             self.shard.sent(turn.records)
             self._queue.put(turn)
@@ -212,10 +220,14 @@ class ShardRunner:
     def _next_waiter(self) -> Waiter:
         return Waiter(next(self._waiters))
 
-    def _send(self, replies: Iterable[tuple[Waiter, Response]]) -> None:
+    def _send(self, replies: Iterable[tuple[Waiter, Any]]) -> None:
         for waiter, response in replies:
             future = self._futures.pop(waiter, None)
-            if future is not None and not future.done():
+            if future is None or future.done():
+                continue
+            if isinstance(response, KafkaError):
+                future.set_exception(response)
+            else:
                 future.set_result(response)
 
     def _fail(self, waiter: Waiter, code: ErrorCode) -> None:
@@ -250,7 +262,7 @@ class ShardRunner:
     async def _append(self, batch: WriteBatch) -> None:
         if not any(write.records for write in batch.writes):
             return
-        seconds = self._context.settings.offsets_commit_timeout_ms / 1000
+        seconds = self._kind.limits.append_timeout_ms / 1000
         timeout = asyncio.get_running_loop().call_later(seconds, self._time_out, batch)
         try:
             await self.log.append(batch.encode(self.log.leader_epoch))
@@ -277,7 +289,9 @@ class ShardRunner:
         self.finish(turn)
 
     def _refused(self, batch: WriteBatch, code: ErrorCode) -> None:
-        log.warning("group records were refused", partition=self.index, error=code.name)
+        log.warning(
+            f"{self._kind.name} records were refused", partition=self.index, error=code.name
+        )
         turn = self.turn()
         for write in batch.writes:
             write.outcome.refused = code
@@ -287,6 +301,6 @@ class ShardRunner:
         self.finish(turn)
 
     def _lost(self, error: KafkaError | OSError) -> None:
-        log.error("group records may be lost", partition=self.index, error=str(error))
+        log.error(f"{self._kind.name} records may be lost", partition=self.index, error=str(error))
         if self.status is ShardStatus.ACTIVE:
             self._reload()

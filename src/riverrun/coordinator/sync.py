@@ -14,7 +14,8 @@ from riverrun.coordinator.records import GroupRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.turn import Turn, Waiter
+    from riverrun.coordinator.shard_kind import Waiter
+    from riverrun.coordinator.turn import Turn
     from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 
 

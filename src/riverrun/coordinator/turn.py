@@ -9,13 +9,13 @@ and sends the replies once the records are committed. A test is a list of turns.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NewType
 
 from msgspec import Struct, field
 
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.records import CoordinatorRecord
 from riverrun.coordinator.settings import GroupSettings
+from riverrun.coordinator.shard_kind import Note, Waiter
 from riverrun.ports.randomness import Randomness
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
@@ -24,9 +24,6 @@ from riverrun.wire.messages.offset_commit_response import OffsetCommitResponse
 from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
 from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
-
-Waiter = NewType("Waiter", int)
-"""A pending request, by a number that its runner assigned."""
 
 Response = (
     JoinGroupResponse
@@ -59,14 +56,6 @@ class Caller(Struct, frozen=True, kw_only=True):
     client_id: str
     client_host: str
     api_version: int
-
-
-class Note(Struct, frozen=True):
-    """A log event for the operator."""
-
-    event: str
-    group_id: str
-    detail: str
 
 
 class Turn(Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""Records that wait to be appended to one partition of ``__consumer_offsets``, and their batches.
+"""Records that wait to be appended to one partition of an internal topic, and their batches.
 
 Turns that end while an append is running share the next batch, so a thousand committing consumers
 cost a few appends. A turn with too many records for one batch is split over several. Its replies
@@ -8,12 +8,12 @@ are sent with the last one, and only if none was refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
-from riverrun.coordinator.records import CoordinatorRecord, encode
-from riverrun.coordinator.turn import Response, Turn, Waiter
+from riverrun.coordinator.shard_kind import TurnResults, Waiter
 from riverrun.model.errors import ErrorCode
 from riverrun.records.record import NewRecord, build_batch
 
@@ -30,11 +30,11 @@ class WriteOutcome(Struct):
 class QueuedWrite(Struct):
     """Records of one turn, and the replies to send when they are committed."""
 
-    records: list[CoordinatorRecord]
+    records: list[Any]
     encoded: list[NewRecord]
     size: int
     outcome: WriteOutcome
-    replies: Sequence[tuple[Waiter, Response]] = ()
+    replies: Sequence[tuple[Waiter, Any]] = ()
 
 
 class WriteBatch(Struct):
@@ -48,7 +48,7 @@ class WriteBatch(Struct):
             leader_epoch=leader_epoch,
         )
 
-    def records(self) -> list[CoordinatorRecord]:
+    def records(self) -> list[Any]:
         return [record for write in self.writes for record in write.records]
 
     def waiters(self) -> list[Waiter]:
@@ -59,15 +59,16 @@ class WriteQueue(Struct):
     """Writes in the order of their turns."""
 
     batch_bytes_max: int
+    encode: Callable[[Any], tuple[bytes, bytes | None]]
     writes: deque[QueuedWrite] = field(default_factory=deque)
     records: int = 0
 
-    def put(self, turn: Turn) -> None:
+    def put(self, turn: TurnResults) -> None:
         """Queue a turn's records and replies. Replies without records wait for earlier writes."""
         outcome = WriteOutcome()
         write = QueuedWrite([], [], 0, outcome)
         for record in turn.records:
-            key, value = encode(record)
+            key, value = self.encode(record)
             size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
             if write.records and write.size + size > self.batch_bytes_max:
                 self.writes.append(write)

@@ -11,6 +11,9 @@ The modules behind them:
 - ``operations``: topics, records and groups, through ``riverrun.client``
 - ``sharing``: one cluster for several test processes
 
+A history of transactions can be checked without a cluster: ``transaction_history`` records it, and
+``transaction_checks`` finds torn transactions, aborted reads and other anomalies in it.
+
 Names are loaded on first use, because pytest imports this package at each start.
 """
 

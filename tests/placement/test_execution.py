@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from riverrun.model.ids import NodeId
 from riverrun.placement.planner.estimate import estimate
 from riverrun.placement.planner.fairness import BalanceFigures, fairness
-from riverrun.placement.planner.maintenance import LedPartition, plan_maintenance
 from riverrun.placement.planner.plan import Goal, PlannedMove, make_plan
 from riverrun.placement.planner.schedule import (
     MoveLimits,
@@ -104,26 +103,6 @@ def test_outage_of_more_than_a_third_is_not_healed() -> None:
     assert found.held_back is not None
     assert found.held_back.startswith("8 of 20 brokers are away")
     assert len(brokers_to_heal(dict(list(away.items())[:6]), brokers=20).brokers) == 6
-
-
-def led(partition: int, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> LedPartition:
-    return LedPartition(
-        topic="t", partition=partition, leader=NodeId(replicas[0]), replicas=ids(*replicas),
-        in_sync=ids(*in_sync), min_in_sync=2,
-    )  # fmt: skip
-
-
-def test_maintenance_spreads_leaders_over_in_sync_replicas_and_warns() -> None:
-    partitions = [
-        led(0, (1, 2, 3), (1, 2, 3)),
-        led(1, (1, 2, 3), (1, 2, 3)),
-        led(2, (2, 1), (1, 2)),
-        led(3, (1,), (1,)),
-    ]
-    plan = plan_maintenance(NodeId(1), partitions, may_lead=ids(2, 3))
-    assert [(one.partition, one.to) for one in plan.transfers] == [(0, 3), (1, 2)]
-    assert plan.offline == (("t", 3),)
-    assert plan.not_writable == (("t", 2),)
 
 
 Table = dict[tuple[str, int], PartitionNow]

@@ -7,17 +7,19 @@ image is committed.
 
 Besides serving requests, the active controller fences brokers whose session expires, probes suspect
 brokers, elects leaders for partitions that have none, hands over the leaderships of brokers in
-maintenance, and moves leadership back to preferred replicas.
+maintenance, moves leadership back to preferred replicas, and runs the plans that move partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from riverrun.cluster.balancing.executor import PlanExecutor
 from riverrun.cluster.brokers.heartbeats import heartbeat
 from riverrun.cluster.brokers.registration import RegistrationContext, register, unregister
 from riverrun.cluster.brokers.sessions import Sessions
@@ -137,6 +139,7 @@ class ActiveController:
         self.pending = 0
         self.sessions = Sessions(self.settings)
         self.placement = PlacementState()
+        self._plans = PlanExecutor(configs)
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
@@ -329,6 +332,11 @@ class ActiveController:
         if settings.auto_rebalance and now >= self._balance_at:
             self._balance_at = now + settings.imbalance_check_s
             self._attempt("leader rebalance", self._balance)
+        for plan in self._plans.due(metadata.newest):
+            self._attempt("plan", partial(self._advance_plan, plan))
+
+    def _advance_plan(self, plan: str, image: Image) -> Decision[None]:
+        return self._plans.advance(image, plan, self._clock.now_ms())
 
     def _elect_leaderless(self, image: Image) -> Decision[None]:
         return Decision(records=tuple(elect_leaderless(self._configs, image)), response=None)

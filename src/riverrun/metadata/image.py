@@ -40,8 +40,13 @@ DIRECTORY_LOST: Final = UUID(int=2)
 
 
 class ConfigType(IntEnum):
-    """The resource types of settings, with the same numbers in requests and records."""
+    """The resource types of settings, with the same numbers in requests and records.
 
+    PLAN is our own: a plan that moves partitions. Kafka calls its number UNKNOWN, keeps such
+    records, and applies them to nothing.
+    """
+
+    PLAN = 0
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8

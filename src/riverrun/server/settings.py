@@ -18,6 +18,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
@@ -163,6 +164,7 @@ class NodeSettings:
     metadata: MetadataSettings
     controller: ControllerSettings
     placement: PlacementSettings
+    balance: BalanceSettings
     replication: ReplicationSettings
     group: GroupSettings
     formation: FormationSettings
@@ -286,6 +288,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "metadata": MetadataSettings,
     "controller": ControllerSettings,
     "placement": PlacementSettings,
+    "balance": BalanceSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,
     "formation": FormationSettings,

@@ -4,9 +4,10 @@
 |---|---|
 | ``cluster_state`` | brokers, replicas, sizes and moves, from Kafka's own requests |
 | ``reassignments`` | AlterPartitionReassignments |
-| ``throttles`` | rate limits of moves, set and removed |
-| ``execution`` | runs the moves of a plan, a limited number at a time |
-| ``run_plan`` | shows a plan, runs it with progress |
+| ``stored_plans`` | submits, reads, watches and cancels plans of the controller |
+| ``run_plan`` | shows a plan, submits it, shows its progress |
+| ``cancellation`` | cancels plans and moves |
+| ``decommissioning`` | what a decommissioning needs besides its plan |
 | ``plan_report`` | a plan in words and as JSON |
 | ``moves_report`` | moves in progress: bytes, rate, time left |
 | ``broker_modes`` | maintenance and decommissioning |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from riverrun.cli.balance.broker_modes import MaintenanceEffect
     from riverrun.cli.balance.cluster_state import ClusterView
     from riverrun.client.pool import ConnectionPool
-    from riverrun.model.ids import TopicPartition
+    from riverrun.placement.planner.stored_plan import StoredPlan
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)(?:i?[bB])?(?:/s)?")
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
@@ -85,9 +86,9 @@ def balance(
 ) -> None:
     """Spread replicas, leaders and data evenly over the brokers.
 
-    Shows the plan, asks, runs it a few moves at a time, and waits for the end. It moves as little
-    as possible: a new broker takes its share, and nothing else changes. Racks are respected.
-    Ctrl-C starts no further moves; those under way continue (see `riverrun cluster moves`).
+    Shows the plan, asks, lets the controller run it a few moves at a time, and waits for the end.
+    It moves as little as possible: a new broker takes its share, and nothing else changes. Racks
+    are respected. Ctrl-C ends only the waiting: the plan goes on (see `riverrun cluster moves`).
 
     \b
     riverrun cluster balance --dry-run
@@ -103,7 +104,7 @@ def balance(
     state = run(bootstrap, ask_state)
     # A node in maintenance keeps its share of preferred leaders: it leads again afterwards.
     plan = make_plan(layout_of(state))
-    shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json)
+    shown = PlanRun(bootstrap=bootstrap, rate=rate, command="cluster balance", as_json=as_json)
     if not plan.moves and not as_json:
         print("The cluster is balanced: nothing to move.")
         return
@@ -123,7 +124,10 @@ def moves(
     no_headers: NoHeaders = False,
     watch: Watch = False,
 ) -> None:
-    """Show the moves in progress: bytes copied, rate, and the time that is left.
+    """Show the plans that run, and the moves in progress: bytes, rate, and the time that is left.
+
+    A plan has moves that are done, under way, waiting, or dropped because something else changed
+    their partition. Moves by other tools are shown too.
 
     The rate is measured for a second, or for up to five while nothing arrives. It is how fast the
     missing part shrinks, so a partition that is written faster than it is copied "will not finish
@@ -133,20 +137,37 @@ def moves(
     riverrun cluster moves
     riverrun cluster moves --watch
     riverrun cluster moves cancel orders:3
+    riverrun cluster moves cancel --all
     """
     if context.invoked_subcommand is not None:
         return
-    from riverrun.cli.balance.moves_report import ask_moves, progress_table
+    from riverrun.cli.balance.moves_report import (
+        MoveProgress,
+        ask_moves,
+        described_stored,
+        plans_table,
+        progress_table,
+    )
+    from riverrun.cli.balance.stored_plans import ask_plans
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
+    async def ask(pool: ConnectionPool) -> tuple[list[StoredPlan], list[MoveProgress]]:
+        return await ask_plans(pool), await ask_moves(pool, with_rates=True)
+
     def once() -> None:
-        found = run(bootstrap, lambda pool: ask_moves(pool, with_rates=True))
+        plans, found = run(bootstrap, ask)
         if as_json:
-            print_json({"moves": [move.described() for move in found]})
+            print_json(
+                {
+                    "moves": [move.described() for move in found],
+                    "plans": [described_stored(plan) for plan in plans],
+                }
+            )
         else:
-            print_tables([progress_table(found)], Layout(has_headings=not no_headers))
+            tables = [plans_table(plans)] if plans else []
+            print_tables([*tables, progress_table(found)], Layout(has_headings=not no_headers))
 
     show(once, is_watched=watch)
 
@@ -156,7 +177,11 @@ def cancel(
         list[str] | None,
         typer.Argument(metavar="TOPIC[:0,1,...]", show_default=False, help="Only these."),
     ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Cancel all moves.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="Cancel all plans and moves.")] = False,
+    plan: Annotated[
+        str | None,
+        typer.Option("--plan", metavar="PLAN", show_default=False, help="Cancel this plan."),
+    ] = None,
     is_agreed: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -164,45 +189,39 @@ def cancel(
     """Cancel moves: their partitions return to the replicas from before.
 
     What was copied is deleted. Moves that have ended are not undone; move them back with
-    `riverrun topics move`.
+    `riverrun topics move`. A plan that is cancelled starts no further moves. If only some of its
+    moves are cancelled, it goes on with the others.
 
     \b
     riverrun cluster moves cancel orders
     riverrun cluster moves cancel --all --yes
     """
-    from riverrun.cli.balance.cluster_state import ask_partitions
-    from riverrun.cli.balance.reassignments import reassign
+    from riverrun.cli.balance.cancellation import Cancelled, cancel_moves
     from riverrun.cli.support.output import counted, print_json
     from riverrun.cli.support.session import run
 
-    if bool(topics) == is_all:
-        fail("name topics or use --all", USAGE)
-    wanted = parse_topics(topics or [], option="")
-
-    def is_wanted(at: TopicPartition) -> bool:
-        if is_all:
-            return True
-        indexes = wanted.get(at.topic, frozenset())
-        return indexes is None or at.partition in indexes
-
-    moving = [one for one in run(bootstrap, ask_partitions) if one.is_moving and is_wanted(one.at)]
-    if moving:
-        confirm(f"Cancel {counted(len(moving), 'move')}?", is_agreed=is_agreed)
-    failures = (
-        run(bootstrap, lambda pool: reassign(pool, dict.fromkeys([one.at for one in moving])))
-        if moving
-        else {}
+    if bool(topics) + is_all + (plan is not None) != 1:
+        fail("name topics or a plan, or use --all", USAGE)
+    wanted = None if is_all else parse_topics(topics or [], option="")
+    found: Cancelled = run(
+        bootstrap,
+        lambda pool: cancel_moves(
+            pool,
+            wanted,
+            plan,
+            agree=lambda text: confirm(f"Cancel {text}?", is_agreed=is_agreed),
+        ),
     )
     if as_json:
-        done = [str(one.at) for one in moving if one.at not in failures]
-        print_json({"cancelled": done, "failed": {str(at): why for at, why in failures.items()}})
-    elif not moving and is_all:
+        print_json(found.described())
+    elif found.is_nothing and is_all:
         print("No move is in progress.")
-    elif not moving:
+    elif found.is_nothing:
         fail("no such move is in progress; `riverrun cluster moves` lists them", NOT_FOUND)
-    elif len(failures) < len(moving):
-        print(f"{counted(len(moving) - len(failures), 'move')} cancelled.")
-    for at, why in failures.items():
+    else:
+        plans = f"{counted(len(found.plans), 'plan')} and " if found.plans else ""
+        print(f"{plans}{counted(len(found.moves), 'move')} cancelled.")
+    for at, why in found.failures.items():
         fail(f"{at}: {why}")
 
 
@@ -305,22 +324,31 @@ def decommission(
     """Move everything away from a node, so that it can be removed.
 
     The node gets no new replicas and leads nothing. Its replicas are copied to other nodes, and its
-    vote in the quorum is removed. Then stop the node: the cluster unregisters it by itself. If the
-    command is interrupted, run it again. `riverrun cluster recommission` undoes it.
+    vote in the quorum is removed. Then stop the node: the cluster unregisters it by itself. Ctrl-C
+    ends only the waiting: run the command again to wait on and to remove the vote. `riverrun
+    cluster recommission` undoes it.
 
     \b
     riverrun cluster decommission 4 --dry-run
     riverrun cluster decommission 4 --throttle 50MB
     """
+    from riverrun.cli.balance import decommissioning
     from riverrun.cli.balance.broker_modes import set_mode
     from riverrun.cli.balance.cluster_state import ask_state, layout_of
     from riverrun.cli.balance.plan_report import unplaced_lines
-    from riverrun.cli.balance.run_plan import PlanRun, end_vote
+    from riverrun.cli.balance.run_plan import PlanRun
     from riverrun.cli.support.broker_settings import DECOMMISSIONING
     from riverrun.cli.support.session import run
     from riverrun.placement.planner.plan import Purpose, make_plan
 
     rate = parse_rate(throttle)
+    command = decommissioning.words(node)
+    shown = PlanRun(bootstrap=bootstrap, rate=rate, command=command, as_json=as_json)
+    known = run(bootstrap, lambda pool: decommissioning.running(pool, node))
+    if known is not None and not is_dry_run:
+        if not as_json:
+            print(f"The plan {known} runs already; it is awaited.", file=sys.stderr)
+        shown.watch(known)
     state = run(bootstrap, lambda pool: ask_state(pool, needed=node))
     plan = make_plan(layout_of(state, draining=(node,)), Purpose.REPAIR)
     here = [one for one in plan.unplaced if one.broker == node]
@@ -329,7 +357,6 @@ def decommission(
         more = [f"and {len(lines) - UNPLACED_MAX} more"] if len(lines) > UNPLACED_MAX else []
         shown_lines = "\n  ".join([*lines[:UNPLACED_MAX], *more])
         fail(f"node {node} cannot be emptied:\n  {shown_lines}\n  Nothing was changed.")
-    shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json)
     shown.show(plan, has_headings=not no_headers)
     if is_dry_run:
         shown.print_json({"id": node, "decommissioned": False})
@@ -337,10 +364,10 @@ def decommission(
     confirm(f"Move everything away from node {node}?", is_agreed=is_agreed)
     run(bootstrap, lambda pool: set_mode(pool, node, DECOMMISSIONING))
     shown.execute(plan)
-    left = len(run(bootstrap, ask_state).held_by(node))
+    left = run(bootstrap, lambda pool: decommissioning.replicas_left(pool, node))
     if left:
         fail(f"node {node} still holds {left} replicas; run the command again")
-    was_voter = run(bootstrap, lambda pool: end_vote(pool, node))
+    was_voter = run(bootstrap, lambda pool: decommissioning.end_vote(pool, node))
     shown.print_json({"id": node, "decommissioned": True, "was_voter": was_voter})
     if not as_json:
         vote = " Its vote is removed." if was_voter else ""
@@ -354,13 +381,14 @@ def recommission(
 ) -> None:
     """Undo the decommissioning of a node: it may lead and get replicas again.
 
-    Moves under way are not cancelled; `riverrun cluster moves cancel` does that. Replicas that were
-    moved away return with `riverrun cluster balance`, and the vote with `riverrun quorum add`.
+    A plan that empties the node is cancelled: its moves under way return to the replicas from
+    before. Replicas that were moved away return with `riverrun cluster balance`, and the vote with
+    `riverrun quorum add`.
 
     \b
     riverrun cluster recommission 4
     """
-    from riverrun.cli.balance.broker_modes import set_mode
+    from riverrun.cli.balance import decommissioning
     from riverrun.cli.balance.cluster_state import ask_state
     from riverrun.cli.support.broker_settings import ACTIVE, MAINTENANCE
     from riverrun.cli.support.output import print_json
@@ -369,8 +397,10 @@ def recommission(
     state = run(bootstrap, lambda pool: ask_state(pool, needed=node))
     if state.broker(node).mode == MAINTENANCE:
         fail(f"node {node} is in maintenance; `riverrun cluster maintenance off` ends that")
-    run(bootstrap, lambda pool: set_mode(pool, node, None))
+    cancelled = run(bootstrap, lambda pool: decommissioning.undo(pool, node))
     if as_json:
-        print_json({"id": node, "mode": ACTIVE})
+        print_json({"id": node, "mode": ACTIVE, "cancelled_plan": cancelled})
     else:
+        if cancelled is not None:
+            print(f"The plan {cancelled} is cancelled.")
         print(f"Node {node} is active. `riverrun cluster balance` gives it replicas.")

@@ -12,6 +12,7 @@ from riverrun.cli.cluster.log_dirs import ask_directories
 from riverrun.cli.support.output import ByteCount, Cell, Table
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import TopicPartition
+from riverrun.placement.planner.stored_plan import StoredPlan
 
 SAMPLE_SECONDS = 1.0
 SAMPLES_MAX = 5
@@ -126,6 +127,32 @@ def _progress(
     )
 
 
+def described_stored(plan: StoredPlan) -> dict[str, object]:
+    now = plan.progress
+    return {
+        "id": plan.id, "reason": plan.header.reason, "requester": plan.header.requester,
+        "submitted_ms": plan.header.submitted_ms, "throttle": plan.header.throttle,
+        "done": now.done, "moving": len(now.moving), "waiting": now.waiting,
+        "dropped": now.dropped,
+    }  # fmt: skip
+
+
+def plans_table(plans: Sequence[StoredPlan]) -> Table:
+    rows: list[Sequence[Cell]] = [
+        (
+            plan.id, plan.header.reason, plan.progress.done, len(plan.progress.moving),
+            plan.progress.waiting, plan.progress.dropped,
+            None if plan.header.throttle is None else ByteCount(plan.header.throttle),
+        )
+        for plan in plans
+    ]  # fmt: skip
+    return Table(
+        columns=("plan", "reason", "done", "moving", "waiting", "dropped", "throttle/s"),
+        rows=rows,
+        kind="plan",
+    )
+
+
 def progress_table(moves: Sequence[MoveProgress]) -> Table:
     rows: list[Sequence[Cell]] = [
         (
@@ -140,6 +167,7 @@ def progress_table(moves: Sequence[MoveProgress]) -> Table:
             "topic", "partition", "adding", "removing", "copied", "total", "bytes/s", "time left",
         ),
         rows=rows,
+        kind="move",
         empty="No partition is being moved. `riverrun cluster balance` plans moves.",
     )  # fmt: skip
 

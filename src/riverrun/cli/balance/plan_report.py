@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from riverrun.cli.balance.execution import ExecutionResult
 from riverrun.cli.support.output import ByteCount, Cell, Table, bytes_in_words, counted
 from riverrun.placement.planner.estimate import Estimate
 from riverrun.placement.planner.fairness import BalanceFigures
@@ -45,14 +44,6 @@ def described_figures(figures: BalanceFigures) -> dict[str, object]:
     resources["topic_replica_spread"] = figures.topic_replica_spread
     resources["topic_leader_spread"] = figures.topic_leader_spread
     return resources
-
-
-def described_result(result: ExecutionResult) -> dict[str, object]:
-    return {
-        "done": result.done,
-        "dropped": result.dropped,
-        "failed": {str(at): reason for at, reason in result.failed.items()},
-    }
 
 
 def moves_table(moves: Sequence[PlannedMove], *, shown_max: int | None) -> Table:

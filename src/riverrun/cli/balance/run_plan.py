@@ -1,30 +1,36 @@
-"""Shows a plan, runs it with progress, and reports its end."""
+"""Shows a plan, submits it to the controller, shows its progress, and reports its end."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from riverrun.cli.balance.cluster_state import ClusterView
-from riverrun.cli.balance.execution import ExecutionResult, execute
 from riverrun.cli.balance.plan_report import (
     SHOWN_MAX,
     described_plan,
-    described_result,
     figures_table,
     moves_table,
     summary,
     unplaced_lines,
 )
-from riverrun.cli.quorum.admin import remove_voter
-from riverrun.cli.quorum.report import ask_quorum
+from riverrun.cli.balance.stored_plans import new_plan_id, submit, user_and_host, watch
 from riverrun.cli.support.options import fail
 from riverrun.cli.support.output import Layout, counted, is_terminal, print_json, print_tables
 from riverrun.cli.support.session import run
-from riverrun.client.pool import ConnectionPool
 from riverrun.placement.planner.estimate import Estimate, estimate
-from riverrun.placement.planner.plan import Plan
-from riverrun.placement.planner.schedule import MoveLimits, ScheduleStep
+from riverrun.placement.planner.plan import Plan, PlannedMove
+from riverrun.placement.planner.stored_plan import (
+    MOVES_MAX,
+    PlanEnd,
+    PlanHeader,
+    PlanResult,
+    StoredPlan,
+)
+
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted by Ctrl-C."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,8 +38,9 @@ class PlanRun:
     """One command that runs a plan. With ``as_json`` everything is printed once, at the end."""
 
     bootstrap: str
-    state: ClusterView
     rate: int | None
+    command: str
+    """The words of the command, by which the cluster names who asked for the plan."""
     as_json: bool
     _described: dict[str, object] = field(default_factory=dict)
     _last: str = ""
@@ -50,39 +57,56 @@ class PlanRun:
         for line in unplaced_lines(plan):
             print(f"cannot move {line}", file=sys.stderr)
 
-    def execute(self, plan: Plan) -> ExecutionResult:
-        """Run the plan. Exits with 1 if a move fails."""
-        brokers = sorted(self.state.brokers)
+    def execute(self, plan: Plan) -> None:
+        """Let the controller run the plan, and wait for its end. Exits with 1 if a move fails."""
+        results = []
+        for start in range(0, len(plan.moves), MOVES_MAX):
+            plan_id = self._submit(plan.moves[start : start + MOVES_MAX])
+            results.append(self.watch(plan_id))
+        self.report(results)
+
+    def _submit(self, moves: Sequence[PlannedMove]) -> str:
+        plan_id = new_plan_id(self.command.split()[1])
+        header = PlanHeader(
+            reason=self.command,
+            requester=user_and_host(),
+            submitted_ms=int(time.time() * 1000),
+            throttle=self.rate,
+        )
+        run(self.bootstrap, lambda pool: submit(pool, plan_id, header, moves))
+        return plan_id
+
+    def watch(self, plan_id: str) -> PlanResult:
         try:
-            result = run(
-                self.bootstrap,
-                lambda pool: execute(
-                    pool,
-                    plan.moves,
-                    brokers=brokers,
-                    throttle=self.rate,
-                    limits=MoveLimits(),
-                    report=self._report,
-                ),
-            )
+            result = run(self.bootstrap, lambda pool: watch(pool, plan_id, self._progress))
         except KeyboardInterrupt:
             self._end_line()
-            fail(
-                "no further moves are started; those under way continue without a throttle.\n"
-                "  `riverrun cluster moves` shows them, `riverrun cluster moves cancel --all` "
-                "undoes them."
+            print(
+                f"The controller goes on with the plan {plan_id}.\n"
+                "  `riverrun cluster moves` shows it, "
+                f"`riverrun cluster moves cancel --plan {plan_id}` cancels it.",
+                file=sys.stderr,
             )
+            raise SystemExit(INTERRUPTED) from None
         self._end_line()
-        self._described["result"] = described_result(result)
-        for at, reason in result.failed.items():
-            print(f"riverrun: {at}: {reason}", file=sys.stderr)
-        if not result.is_complete:
-            self.print_json({})
-            fail(
-                f"{counted(result.done, 'move')} ended, {len(result.failed)} failed, "
-                f"{result.dropped} were overtaken by other changes; plan again"
-            )
         return result
+
+    def report(self, results: Sequence[PlanResult]) -> None:
+        """Exit with 1 if a move failed or the plan was cancelled."""
+        done = sum(one.done for one in results)
+        dropped = sum(one.dropped for one in results)
+        failures = {at: why for one in results for at, why in one.failures.items()}
+        self._described["result"] = {"done": done, "dropped": dropped, "failed": failures}
+        for at, reason in failures.items():
+            print(f"riverrun: {at}: {reason}", file=sys.stderr)
+        if not dropped:
+            return
+        self.print_json({})
+        is_cancelled = any(one.end is PlanEnd.CANCELLED for one in results)
+        fail(
+            f"{counted(done, 'move')} ended, {dropped} did not"
+            + ("; the plan was cancelled" if is_cancelled else "; plan again")
+        )
 
     def print_json(self, more: dict[str, object]) -> None:
         if self.as_json:
@@ -91,10 +115,11 @@ class PlanRun:
     def _time_needed(self, plan: Plan) -> Estimate | None:
         return None if self.rate is None else estimate(plan.moves, throttle=float(self.rate))
 
-    def _report(self, step: ScheduleStep) -> None:
+    def _progress(self, plan: StoredPlan) -> None:
         """Progress: one line that is rewritten on a terminal, a line per change elsewhere."""
-        total = step.done + step.moving + step.waiting + len(step.start) + step.dropped
-        text = f"{step.done} of {counted(total, 'move')} done, {step.moving} under way"
+        now = plan.progress
+        total = now.done + len(now.moving) + now.waiting + now.dropped
+        text = f"{now.done} of {counted(total, 'move')} done, {len(now.moving)} under way"
         if text == self._last or self.as_json:
             return
         self._last = text
@@ -106,13 +131,3 @@ class PlanRun:
     def _end_line(self) -> None:
         if self._last and sys.stderr.isatty():
             print(file=sys.stderr)
-
-
-async def end_vote(pool: ConnectionPool, node: int) -> bool:
-    """Remove a node's vote in the quorum, if it has one; whether it had."""
-    quorum = await ask_quorum(pool)
-    voter = next((one for one in quorum.voters if one.id == node), None)
-    if voter is None:
-        return False
-    await remove_voter(pool, voter)
-    return True

@@ -53,7 +53,7 @@ def move(
     as_json: AsJson = False,
     no_headers: NoHeaders = False,
 ) -> None:
-    """Move partitions to the given nodes, and wait for the end.
+    """Move partitions to the given nodes, and wait for the end. Ctrl-C ends only the waiting.
 
     \b
     riverrun topics move orders:0 --to 2,3,4
@@ -77,7 +77,12 @@ def move(
                 )
         return targets_plan(state, name, indexes, lambda _: target)
 
-    wish = PlanWish(throttle=throttle, is_dry_run=is_dry_run, is_agreed=is_agreed)
+    wish = PlanWish(
+        command=f"topics move {topic} --to {to}",
+        throttle=throttle,
+        is_dry_run=is_dry_run,
+        is_agreed=is_agreed,
+    )
     run_topic_plan(bootstrap, plan, wish, as_json=as_json, has_headings=not no_headers)
 
 
@@ -99,7 +104,12 @@ def rebalance(
     """
     from riverrun.cli.balance.topic_plans import rebalance_plan
 
-    wish = PlanWish(throttle=throttle, is_dry_run=is_dry_run, is_agreed=is_agreed)
+    wish = PlanWish(
+        command=f"topics rebalance {topic}",
+        throttle=throttle,
+        is_dry_run=is_dry_run,
+        is_agreed=is_agreed,
+    )
     run_topic_plan(
         bootstrap,
         lambda state: rebalance_plan(state, topic),
@@ -118,7 +128,7 @@ def change_replicas(
     run_topic_plan(
         bootstrap,
         lambda state: resize_plan(state, topic, replicas),
-        PlanWish(throttle=throttle),
+        PlanWish(command=f"topics alter {topic} --replicas {replicas}", throttle=throttle),
         is_quiet=is_quiet,
     )
 
@@ -127,6 +137,7 @@ def change_replicas(
 class PlanWish:
     """What the user wants to happen with a plan."""
 
+    command: str
     throttle: str | None = None
     is_dry_run: bool = False
     is_agreed: bool = True
@@ -154,7 +165,9 @@ def run_topic_plan(
         return make(state)
 
     plan = run(bootstrap, planned)
-    shown = PlanRun(bootstrap=bootstrap, state=state, rate=rate, as_json=as_json or is_quiet)
+    shown = PlanRun(
+        bootstrap=bootstrap, rate=rate, command=wish.command, as_json=as_json or is_quiet
+    )
     if not plan.moves and not (as_json or is_quiet):
         print("Nothing to move.")
         return

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from riverrun.cluster.balancing.submission import cancel_plan, submit_plan
 from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.configs.group_configs import check_group, check_metrics
 from riverrun.cluster.configs.node_configs import (
@@ -27,10 +28,14 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.security import SecurityNotSupported, is_security_setting
 from riverrun.model.settings import Setting, SettingKind
+from riverrun.placement.planner.stored_plan import HEADER
 from riverrun.wire.messages import alter_configs_request as replacing_request
 from riverrun.wire.messages import alter_configs_response as replacing_response
 from riverrun.wire.messages import incremental_alter_configs_request as incremental_request
 from riverrun.wire.messages import incremental_alter_configs_response as incremental_response
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
 
 LOG_LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 
@@ -65,7 +70,7 @@ def alter_configs(
         nulls = [one.name for one in resource.configs if one.value is None]
         _check_nulls(nulls)
         kind = _kind(resource)
-        if kind is ConfigType.BROKER_LOGGER:
+        if kind in (ConfigType.BROKER_LOGGER, ConfigType.PLAN):
             raise _unknown_type(resource)
         texts = {one.name: one.value for one in resource.configs if one.value is not None}
         if kind is ConfigType.BROKER:
@@ -99,10 +104,14 @@ def incremental_alter_configs(
     """Set, delete, append to or subtract from single settings (KIP-339)."""
 
     def change(resource: incremental_request.AlterConfigsResource) -> list[ConfigRecord]:
+        if resource.resource_type == ConfigType.PLAN:
+            plan_changes.extend(_change_plan(configs, image, resource, request.resources))
+            return []
         return _change_incrementally(configs, image, resource)
 
+    plan_changes: list[Record] = []
     changes, results = _decide_each(request.resources, change)
-    records = with_eligibility(configs, image, changes)
+    records: list[Record] = [*with_eligibility(configs, image, changes), *plan_changes]
     check_size(len(records))
     return Decision(
         records=() if request.validate_only else tuple(records),
@@ -139,6 +148,25 @@ def _decide_each(
         except KafkaError as error:
             results.append((error.code, error.message))
     return records, results
+
+
+def _change_plan(
+    configs: Configs,
+    image: Image,
+    resource: incremental_request.AlterConfigsResource,
+    resources: Sequence[incremental_request.AlterConfigsResource],
+) -> list[Record]:
+    """Submit a plan, or cancel it. One request changes one plan: two could meet unseen."""
+    if sum(one.resource_type == ConfigType.PLAN for one in resources) > 1:
+        raise _invalid("A request changes at most one plan.")
+    operations = list(dict.fromkeys(one.config_operation for one in resource.configs))
+    names = [one.name for one in resource.configs]
+    if operations == [ConfigOperation.DELETE] and names == [HEADER]:
+        return cancel_plan(configs, image, resource.resource_name)
+    if operations != [ConfigOperation.SET]:
+        raise _invalid(f"A plan is submitted with SET, and cancelled with DELETE of {HEADER}.")
+    texts = {one.name: one.value or "" for one in resource.configs}
+    return submit_plan(image, resource.resource_name, texts)
 
 
 def _change_incrementally(

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from riverrun.cluster.balancing.plans import plan_ids
 from riverrun.cluster.configs.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
 from riverrun.cluster.configs.node_configs import CLUSTER, Configs, ConfigSource, family
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.settings import Setting, SettingKind
+from riverrun.placement.planner.stored_plan import HEADER
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs
 from riverrun.wire.messages.describe_configs_response import (
@@ -105,6 +107,26 @@ def metrics_rows(image: Image, subscription: str, options: DescribeOptions) -> R
             synonyms = (_synonym(name, value, ConfigSource.CLIENT_METRICS),)
         rows.append(_row(setting, name, value, synonyms, options, read_only=False))
     return tuple(rows)
+
+
+def plan_rows(image: Image, plan: str, options: DescribeOptions) -> Rows:
+    """The texts of a plan; without a name the headers of all plans, by id."""
+    if plan:
+        texts = image.config(ConfigType.PLAN, plan)
+    else:
+        texts = {name: image.configs[ConfigType.PLAN, name][HEADER] for name in plan_ids(image)}
+    return tuple(
+        DescribeConfigsResourceResult(
+            name=name,
+            value=texts[name],
+            read_only=False,
+            config_source=ConfigSource.CLUSTER,
+            is_sensitive=False,
+            synonyms=(),
+            documentation="",
+        )
+        for name in options.select(texts)
+    )
 
 
 def logger_rows(level: str, options: DescribeOptions) -> Rows:

@@ -10,9 +10,9 @@
 | ``resources`` | even bytes, by swaps |
 | ``leadership`` | even preferred leaders |
 | ``resizing`` | another replication factor for a topic |
-| ``maintenance`` | leaders leave a broker |
 | ``fairness`` | the figures before and after |
 | ``estimate`` | how long a plan takes |
 | ``schedule`` | which moves to start next |
+| ``stored_plan`` | a plan as texts in the metadata |
 | ``triggers`` | when to plan |
 """

@@ -126,6 +126,8 @@ def _rows(
             if not name:
                 raise _invalid("Group name must not be empty")
             return config_rows.group_rows(image, name, options)
+        case ConfigType.PLAN:
+            return config_rows.plan_rows(image, name, options)
         case _:
             raise _invalid(MALFORMED)
 

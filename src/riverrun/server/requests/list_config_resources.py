@@ -9,6 +9,7 @@ Versions 0 and 1:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -36,13 +37,19 @@ def handle(
     )
 
 
+_LISTED: Final[list[ConfigType]] = [kind for kind in ConfigType if kind is not ConfigType.PLAN]
+
+
 def _kinds(version: int, wanted: Iterable[int]) -> list[ConfigType]:
     if version == 0:
         return [ConfigType.CLIENT_METRICS]
     try:
-        return [ConfigType(one) for one in dict.fromkeys(wanted)] or list(ConfigType)
+        kinds = [ConfigType(one) for one in dict.fromkeys(wanted)] or _LISTED
     except ValueError:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION) from None
+    if ConfigType.PLAN in kinds:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    return kinds
 
 
 def _resources(image: Image, kind: ConfigType) -> list[str]:
@@ -51,5 +58,5 @@ def _resources(image: Image, kind: ConfigType) -> list[str]:
             return [str(name) for name in image.topics_by_name]
         case ConfigType.BROKER | ConfigType.BROKER_LOGGER:
             return [str(node) for node in image.brokers]
-        case ConfigType.GROUP | ConfigType.CLIENT_METRICS:
+        case ConfigType.GROUP | ConfigType.CLIENT_METRICS | ConfigType.PLAN:
             return [name for of, name in image.configs if of is kind]

@@ -1,0 +1,11 @@
+"""Plans that the active controller runs: stored in the metadata log, advanced step by step.
+
+| module | subject |
+|---|---|
+| ``plans`` | the plans of an image |
+| ``submission`` | requests that submit and cancel a plan |
+| ``execution`` | the next step of a plan: what starts, what has ended |
+| ``throttling`` | the throttle of a plan, set and removed with its moves |
+| ``executor`` | advances all plans of the active controller |
+| ``settings`` | limits of moves, triggers, ``balance.mode`` |
+"""

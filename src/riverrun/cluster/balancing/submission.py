@@ -1,0 +1,138 @@
+"""Requests about plans: IncrementalAlterConfigs on a resource of type PLAN, named by the plan's id.
+
+* SET ``plan`` and ``moves.0000`` ... submits a plan. It starts with the controller's next step.
+* DELETE ``plan`` cancels a plan that runs, and forgets one that has ended.
+
+The submitter chooses the id, so a repeated request cannot submit a plan twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from riverrun.cluster.balancing.execution import cancel
+from riverrun.cluster.balancing.plans import plan_ids, plan_of, plan_record, removal
+from riverrun.cluster.configs.node_configs import Configs
+from riverrun.cluster.partitions.reassignment import check_target
+from riverrun.metadata.image import Image
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName
+from riverrun.placement.planner.plan import PlannedMove
+from riverrun.placement.planner.stored_plan import (
+    HEADER,
+    MOVES,
+    MOVES_MAX,
+    PROGRESS,
+    PlanProgress,
+    PlanTextInvalid,
+    StoredPlan,
+    check_plan_id,
+    decode_plan,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from riverrun.metadata.records import Record
+
+RUNNING_MAX: Final = 8
+ENDED_KEPT: Final = 8
+"""Results of plans that are kept for those who watch; older ones are removed."""
+TEXT_CHARS_MAX: Final = 32_767
+"""Kafka's limit for the value of a setting."""
+
+
+def submit_plan(image: Image, plan_id: str, texts: dict[str, str]) -> list[Record]:
+    """The records of a new plan. Raises KafkaError if it is invalid or meets another plan."""
+    plan = _decoded(plan_id, texts)
+    known = _known(image)
+    running = [one for one in known if one.is_running]
+    if any(one.id == plan_id for one in known):
+        raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"There is a plan {plan_id} already.")
+    if len(running) >= RUNNING_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"{len(running)} plans run already; wait, or cancel one."
+        )
+    _check_moves(image, plan.moves, running)
+    records: list[Record] = list(_forget_old(image, known))
+    records += [plan_record(plan_id, name, text) for name, text in texts.items()]
+    waiting = encode(PlanProgress(waiting=len(plan.moves)))
+    records.append(plan_record(plan_id, PROGRESS, waiting))
+    return records
+
+
+def cancel_plan(configs: Configs, image: Image, plan_id: str) -> list[Record]:
+    plan = plan_of(image, plan_id)
+    if plan is None:
+        raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no plan {plan_id}.")
+    if not plan.is_running:
+        return list(removal(image, plan_id))
+    others = [one for one in running_plans(image) if one.id != plan_id]
+    return cancel(configs, image, plan, others=others, now_ms=image.timestamp)
+
+
+def running_plans(image: Image) -> list[StoredPlan]:
+    return [plan for plan in _known(image) if plan.is_running]
+
+
+def _known(image: Image) -> list[StoredPlan]:
+    found = [plan_of(image, name) for name in plan_ids(image)]
+    return [plan for plan in found if plan is not None]
+
+
+def _decoded(plan_id: str, texts: dict[str, str]) -> StoredPlan:
+    try:
+        check_plan_id(plan_id)
+        for name, text in texts.items():
+            if name != HEADER and not name.startswith(MOVES):
+                raise PlanTextInvalid(f"{name} is not set by the submitter of a plan")
+            if len(text) > TEXT_CHARS_MAX:
+                raise PlanTextInvalid(f"{name} has more than {TEXT_CHARS_MAX} characters")
+        plan = decode_plan(plan_id, texts)
+    except PlanTextInvalid as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if plan.header.throttle is not None and plan.header.throttle <= 0:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "the throttle must be positive")
+    if not plan.moves:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "the plan has no moves")
+    if len(plan.moves) > MOVES_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"a plan has at most {MOVES_MAX} moves, and this has {len(plan.moves)}",
+        )
+    return plan
+
+
+def _check_moves(image: Image, moves: Sequence[PlannedMove], running: list[StoredPlan]) -> None:
+    """No partition may be in two plans or twice in one; all targets must be possible."""
+    taken = {(move.topic, move.partition): one.id for one in running for move in _open_moves(one)}
+    seen: dict[tuple[str, int], None] = {}
+    for move in moves:
+        place = (move.topic, move.partition)
+        if place in seen:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{move.topic}-{move.partition} is in the plan twice"
+            )
+        seen[place] = None
+        if place in taken:
+            raise KafkaError(
+                ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                f"{move.topic}-{move.partition} is part of the plan {taken[place]}; wait for it, "
+                "or cancel it.",
+            )
+        partition = image.partition(TopicName(move.topic), PartitionIndex(move.partition))
+        if partition is not None:
+            check_target(image, partition, move.after)
+
+
+def _open_moves(plan: StoredPlan) -> Iterator[PlannedMove]:
+    for number, move in enumerate(plan.moves):
+        if number not in plan.dropped:
+            yield move
+
+
+def _forget_old(image: Image, known: list[StoredPlan]) -> Iterator[Record]:
+    finished = [one for one in known if one.result is not None]
+    finished.sort(key=lambda one: one.result.ended_ms if one.result is not None else 0)
+    for one in finished[: max(len(finished) - ENDED_KEPT + 1, 0)]:
+        yield from removal(image, one.id)

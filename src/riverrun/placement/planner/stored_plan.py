@@ -1,0 +1,234 @@
+"""A plan as it is stored in the metadata log: a few named texts, each of a limited size.
+
+| name | content |
+|---|---|
+| ``plan`` | the header: why, who asked, when, the throttle |
+| ``moves.0000`` | moves in the order of the plan, at most MOVES_PER_TEXT in each text |
+| ``progress`` | the moves that were started and have not ended, and counts |
+| ``dropped.0000`` | moves that were given up, by number, with the reason |
+| ``throttled.TOPIC`` | entries that the plan added to the topic's lists of throttled replicas |
+| ``rate.NODE`` | the broker's own throttled rates, to be restored |
+| ``result`` | how the plan ended; all but the header is removed then |
+
+The submitter writes the header and the moves. Everything else is written by the controller, in the
+batches that start and end the moves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from riverrun.model.ids import NodeId
+from riverrun.placement.planner.plan import Goal, PlannedMove
+
+HEADER: Final = "plan"
+PROGRESS: Final = "progress"
+RESULT: Final = "result"
+MOVES: Final = "moves."
+DROPPED: Final = "dropped."
+THROTTLED: Final = "throttled."
+RATE: Final = "rate."
+
+MOVES_MAX: Final = 10_000
+"""Moves of one plan. A larger plan is submitted in parts: its first moves are the most urgent."""
+MOVES_PER_TEXT: Final = 75
+"""With the longest topic names and ten replicas a text stays below 32 KiB, Kafka's limit for the
+value of a setting."""
+DROPPED_PER_TEXT: Final = 100
+REASON_CHARS_MAX: Final = 200
+FAILURES_MAX: Final = 50
+"""Failed moves that the result of a plan names; the others are only counted."""
+
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
+T = TypeVar("T")
+
+
+class PlanTextInvalid(ValueError):
+    """A text that is not part of a plan. The message is for the submitter."""
+
+
+class PlanHeader(Struct, frozen=True, kw_only=True):
+    reason: str
+    """What the plan is for, for people: "balance", "decommission 4"."""
+    requester: str = ""
+    """The command or the trigger that asked for it."""
+    submitted_ms: int = 0
+    throttle: int | None = None
+    """Bytes per second that each broker sends and receives for the moves."""
+
+
+class PlanProgress(Struct, frozen=True, kw_only=True):
+    moving: tuple[int, ...] = ()
+    """Numbers of the moves that were started and have not ended."""
+    done: int = 0
+    waiting: int = 0
+    dropped: int = 0
+
+
+class PlanEnd(StrEnum):
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class PlanResult(Struct, frozen=True, kw_only=True):
+    """``failures`` has the first FAILURES_MAX dropped moves, as ``events-0``, with the reasons."""
+
+    end: PlanEnd
+    ended_ms: int
+    done: int
+    dropped: int
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class ThrottledEntries(Struct, frozen=True, array_like=True):
+    """Entries (``partition:broker``) of a topic's two lists that the plan has added."""
+
+    leaders: tuple[str, ...] = ()
+    followers: tuple[str, ...] = ()
+
+
+class OldRates(Struct, frozen=True, array_like=True):
+    """The throttled rates of a broker from before the plan; None if there was none."""
+
+    leader: str | None = None
+    follower: str | None = None
+
+
+class StoredMove(Struct, frozen=True, array_like=True):
+    topic: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    goal: Goal
+    size_bytes: int
+    bytes_in: int = 0
+
+
+class StoredPlan(Struct, frozen=True, kw_only=True):
+    """A plan that runs, or the result of one that ended."""
+
+    id: str
+    header: PlanHeader
+    moves: tuple[PlannedMove, ...] = ()
+    progress: PlanProgress = PlanProgress()
+    dropped: Mapping[int, str] = field(default_factory=dict)
+    throttled: Mapping[str, ThrottledEntries] = field(default_factory=dict)
+    rates: Mapping[NodeId, OldRates] = field(default_factory=dict)
+    result: PlanResult | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.result is None
+
+
+def check_plan_id(text: str) -> None:
+    if _ID.fullmatch(text) is None:
+        raise PlanTextInvalid(
+            f"{text!r} is not the id of a plan: up to 64 small letters, digits and '-'"
+        )
+
+
+def encode(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def submitted_texts(header: PlanHeader, moves: Sequence[PlannedMove]) -> dict[str, str]:
+    """The texts of a new plan."""
+    texts = {HEADER: encode(header)}
+    for start in range(0, len(moves), MOVES_PER_TEXT):
+        part = [_stored(move) for move in moves[start : start + MOVES_PER_TEXT]]
+        texts[f"{MOVES}{start // MOVES_PER_TEXT:04}"] = encode(part)
+    return texts
+
+
+def dropped_texts(dropped: Mapping[int, str], changed: Iterable[int]) -> dict[str, str]:
+    """The texts that hold the dropped moves with these numbers."""
+    found: dict[str, str] = {}
+    for part in sorted({number // DROPPED_PER_TEXT for number in changed}):
+        rows = {
+            str(number): reason[:REASON_CHARS_MAX]
+            for number, reason in dropped.items()
+            if number // DROPPED_PER_TEXT == part
+        }
+        found[f"{DROPPED}{part:04}"] = encode(rows)
+    return found
+
+
+def decode_plan(
+    plan_id: str, texts: Mapping[str, str], *, moves: tuple[PlannedMove, ...] | None = None
+) -> StoredPlan:
+    """The plan of its texts; raises ``PlanTextInvalid``. Known ``moves`` are not decoded again."""
+    if HEADER not in texts:
+        raise PlanTextInvalid(f"plan {plan_id} has no header")
+    dropped: dict[int, str] = {}
+    for name, text in texts.items():
+        if name.startswith(DROPPED):
+            rows = _decode(name, text, dict[int, str])
+            dropped.update(rows)
+    return StoredPlan(
+        id=plan_id,
+        header=_decode(HEADER, texts[HEADER], PlanHeader),
+        moves=decode_moves(texts) if moves is None else moves,
+        progress=_decode(PROGRESS, texts[PROGRESS], PlanProgress)
+        if PROGRESS in texts
+        else PlanProgress(),
+        dropped=dropped,
+        throttled={
+            name.removeprefix(THROTTLED): _decode(name, text, ThrottledEntries)
+            for name, text in texts.items()
+            if name.startswith(THROTTLED)
+        },
+        rates={
+            NodeId(int(name.removeprefix(RATE))): _decode(name, text, OldRates)
+            for name, text in texts.items()
+            if name.startswith(RATE)
+        },
+        result=_decode(RESULT, texts[RESULT], PlanResult) if RESULT in texts else None,
+    )
+
+
+def decode_moves(texts: Mapping[str, str]) -> tuple[PlannedMove, ...]:
+    moves: list[PlannedMove] = []
+    for name in sorted(name for name in texts if name.startswith(MOVES)):
+        moves += [_planned(one) for one in _decode(name, texts[name], list[StoredMove])]
+    return tuple(moves)
+
+
+def _stored(move: PlannedMove) -> StoredMove:
+    return StoredMove(
+        topic=move.topic,
+        partition=move.partition,
+        before=tuple(int(node) for node in move.before),
+        after=tuple(int(node) for node in move.after),
+        goal=move.goal,
+        size_bytes=int(move.size_bytes),
+        bytes_in=int(move.bytes_in),
+    )
+
+
+def _planned(move: StoredMove) -> PlannedMove:
+    return PlannedMove(
+        topic=move.topic,
+        partition=move.partition,
+        before=tuple(NodeId(node) for node in move.before),
+        after=tuple(NodeId(node) for node in move.after),
+        leader=None,
+        goal=move.goal,
+        size_bytes=float(move.size_bytes),
+        bytes_in=float(move.bytes_in),
+    )
+
+
+def _decode(name: str, text: str, kind: type[T]) -> T:
+    try:
+        value: Any = msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise PlanTextInvalid(f"{name}: {error}") from None
+    decoded: T = value
+    return decoded

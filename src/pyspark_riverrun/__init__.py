@@ -37,7 +37,7 @@ from pyspark_riverrun.listener import LagListener, QueryLag
 from pyspark_riverrun.options import BadOption
 from pyspark_riverrun.session import session
 from pyspark_riverrun.source import RiverrunSource
-from pyspark_riverrun.writing.writer import BadRow
+from pyspark_riverrun.writing.task import BadRow
 
 DefaultSource = RiverrunSource
 

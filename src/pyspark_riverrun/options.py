@@ -38,7 +38,9 @@ READ_OPTIONS: Final = (
     "includeHeaders", "failOnDataLoss", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
-WRITE_OPTIONS: Final = ("topic", "includeHeaders", "checkpointLocation", "path", "queryName")
+WRITE_OPTIONS: Final = (
+    "topic", "includeHeaders", "checkpointLocation", "path", "queryName", "txnAppId", "txnVersion",
+)  # fmt: skip
 FIXED_SETTINGS: Final = {
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "progress is stored in the checkpoint; kafka.group.id publishes it",
@@ -53,7 +55,8 @@ USED_SETTINGS: Final = (
     "fetch.max.bytes", "max.partition.fetch.bytes", "fetch.max.wait.ms", "request.timeout.ms",
     "default.api.timeout.ms", "acks", "compression.type", "batch.size", "max.request.size",
     "delivery.timeout.ms", "enable.idempotence", "security.protocol",
-    "max.in.flight.requests.per.connection", "socket.connection.setup.timeout.ms",
+    "max.in.flight.requests.per.connection", "socket.connection.setup.timeout.ms", "delivery",
+    "transaction.timeout.ms",
 )  # fmt: skip
 IGNORED_SETTINGS: Final = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter",
@@ -70,12 +73,15 @@ IGNORED_SETTINGS: Final = (
 )  # fmt: skip
 REFUSED_PREFIXES: Final = ("sasl.", "ssl.")
 REFUSED_SETTINGS: Final = {
-    "transactional.id": "the sink has no transactions yet; it is idempotent, but a batch that "
-    "Spark repeats is written twice",
+    "transactional.id": "each task has its own; set kafka.delivery=exactly-once, and txnAppId to "
+    "name the writer",
     "partitioner.class": "keys are partitioned like Kafka's default partitioner does; to choose "
     "partitions, add a column `partition`",
     "partitioner.ignore.keys": "add a column `partition`",
 }
+DELIVERIES: Final = ("at-least-once", "exactly-once")
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""The most that brokers allow by default (transaction.max.timeout.ms)."""
 KAFKA_OFFSETS_MAX: Final = 2**63 - 1
 COMPRESSIONS: Final = {codec.name.lower(): codec for codec in Compression}
 _DELAY: Final = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
@@ -149,6 +155,12 @@ class WriteOptions:
     acks: int
     delivery_timeout_s: float
     in_flight_max: int
+    is_exactly_once: bool
+    transaction_timeout_ms: int
+    application: str | None
+    """Names the writer to the brokers. By default it is the id of the streaming query."""
+    version: int | None
+    """Which delivery of the writer this is. By default it is the id of the micro-batch."""
 
 
 class _OptionReader:
@@ -272,6 +284,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         "kafka.enable.idempotence", reader.settings.get("enable.idempotence"), default=False
     ):
         raise BadOption("kafka.enable.idempotence needs kafka.acks=all")
+    is_exactly_once = _is_exactly_once(reader, acks)
     batch_bytes = reader.setting_number("batch.size", 512 * 1024)
     request_bytes = reader.setting_number("max.request.size", 1024 * 1024, at_least=1)
     return WriteOptions(
@@ -284,7 +297,30 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         in_flight_max=min(
             5, reader.setting_number("max.in.flight.requests.per.connection", 5, at_least=1)
         ),
+        is_exactly_once=is_exactly_once,
+        transaction_timeout_ms=reader.setting_number(
+            "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, at_least=1
+        ),
+        application=reader.text("txnAppId"),
+        version=reader.number("txnVersion", at_least=0),
     )
+
+
+def _is_exactly_once(reader: _OptionReader, acks: str) -> bool:
+    delivery = reader.setting("delivery", DELIVERIES[0]).lower()
+    if delivery not in DELIVERIES:
+        raise BadOption(f"kafka.delivery must be {' or '.join(DELIVERIES)}, not {delivery}")
+    is_exactly_once = delivery == "exactly-once"
+    if is_exactly_once and acks in ("0", "1"):
+        raise BadOption("kafka.delivery=exactly-once needs kafka.acks=all")
+    for name in ("txnAppId", "txnVersion"):
+        if reader.text(name) is not None and not is_exactly_once:
+            raise BadOption(f"{name} needs kafka.delivery=exactly-once")
+    if reader.text("txnVersion") is not None and not (reader.text("txnAppId") or "").strip():
+        raise BadOption("txnVersion needs txnAppId, the name of the writer")
+    if reader.text("txnAppId") is not None and not (reader.text("txnAppId") or "").strip():
+        raise BadOption("the option txnAppId is empty")
+    return is_exactly_once
 
 
 def _subscription(reader: _OptionReader) -> Subscription:

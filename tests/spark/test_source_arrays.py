@@ -17,7 +17,7 @@ IMPORTS = """
 import sys
 import pyarrow as pa
 from pyspark_riverrun.arrow.decode import FIELDS, to_arrow
-from pyspark_riverrun.writing.writer import Rows, payloads
+from pyspark_riverrun.writing.task import Rows, payloads
 from riverrun.records.record import NewRecord, build_batch
 import numpy as np
 

@@ -20,7 +20,7 @@ from pyspark_riverrun.cluster.planner import DataLost
 from pyspark_riverrun.options import BadOption
 from pyspark_riverrun.reading.read_task import RangePartition
 from pyspark_riverrun.source import FIELDS
-from pyspark_riverrun.writing.writer import BadRow, TaskCommit
+from pyspark_riverrun.writing.task import BadRow, TaskCommit
 from riverrun.client.partitioner import partition_of_key
 from riverrun.model.errors import KafkaError
 from tests.clusters import Cluster

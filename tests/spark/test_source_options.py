@@ -120,7 +120,7 @@ def test_writer_uses_producer_settings() -> None:
         ({"kafka.compression.type": "rar"}, "must be one of none, gzip, snappy, lz4, zstd"),
         ({"kafka.acks": "2"}, "kafka.acks must be all, 1 or 0"),
         ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "needs kafka.acks=all"),
-        ({"kafka.transactional.id": "x"}, "has no transactions yet"),
+        ({"kafka.transactional.id": "x"}, "set kafka.delivery=exactly-once"),
         ({"topic": " "}, "topic is empty"),
         ({"topics": "t"}, "did you mean topic"),
     ],

@@ -13,13 +13,13 @@ import pytest
 from pyspark_riverrun.arrow.encode import Block, Payload
 from pyspark_riverrun.offsets import topic_partition
 from pyspark_riverrun.options import write_options
+from pyspark_riverrun.writing.task import BadRow, _RowRouter
 from pyspark_riverrun.writing.task_producer import (
     FILLED_BYTES_MAX,
     IN_FLIGHT_BYTES_MAX,
     ProducerIdentity,
     TaskProducer,
 )
-from pyspark_riverrun.writing.writer import BadRow, _RowRouter
 from riverrun.client.connection import UnsupportedApi
 from riverrun.model.errors import ErrorCode
 from tests.processes import until

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from pyspark_riverrun.delivery.log import DeliveryLog
 from pyspark_riverrun.options import ClusterOptions
 from riverrun.client.pool import Address, ClusterUnreachable, ConnectionPool
 from riverrun.client.retry import RetryPolicy
@@ -26,6 +27,7 @@ from riverrun.client.stream import StreamConnection
 Result = TypeVar("Result")
 
 LINKS_MAX: Final = 16
+DELIVERY_LOGS_MAX: Final = 64
 CLOSED: Final = "the link was closed because too many others were opened"
 IDLE_MAX: Final = 8
 """Idle connections per node that are kept for the next task."""
@@ -42,6 +44,7 @@ class BrokerLink:
         self._loop = uvloop.new_event_loop()
         self._idle: dict[Address, list[StreamConnection]] = {}
         self._is_reached = False
+        self._delivery_logs: dict[str, DeliveryLog] = {}
         self.pool = ConnectionPool(
             options.bootstrap,
             client_id=options.client_id,
@@ -108,6 +111,14 @@ class BrokerLink:
         except (OSError, UnicodeError) as error:
             return getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ""
+
+    def delivery_log(self, application: str) -> DeliveryLog:
+        """The log of an application, which remembers what it has read. For the event loop."""
+        log = self._delivery_logs.pop(application, None) or DeliveryLog(self.pool, application)
+        self._delivery_logs[application] = log
+        while len(self._delivery_logs) > DELIVERY_LOGS_MAX:
+            self._delivery_logs.pop(next(iter(self._delivery_logs)))
+        return log
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> LinkTask:
         """Run a coroutine in the background. The caller must stop it."""

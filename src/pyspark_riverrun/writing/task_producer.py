@@ -1,5 +1,8 @@
 """Sends the batches of one task: idempotent, in order per partition, several in flight.
 
+With a transactional id, the records are part of one transaction, which begins with the first batch.
+The producer leaves it open: ``transaction`` describes it for the driver, which ends it.
+
 Each partition has a sender in the event loop of the link. Up to five batches are in flight, because
 brokers remember the last five of a producer (KIP-98). After a transient failure the sender waits
 until all batches in flight are settled. It then resends the failed ones in order with their
@@ -10,6 +13,7 @@ many bytes are in flight.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -18,13 +22,27 @@ from typing import Final
 
 from pyspark_riverrun.arrow.encode import Block, Payload
 from pyspark_riverrun.cluster.link import BrokerLink
+from pyspark_riverrun.delivery.record import OpenTransaction, WrittenRange
+from pyspark_riverrun.delivery.requests import (
+    TransactionIdentity,
+    add_partition,
+    end_transaction,
+    open_transaction,
+)
 from pyspark_riverrun.options import WriteOptions
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.retry import RETRIABLE, STALE_LEADER
+from riverrun.client.transactions import PRODUCE_V1_MAX
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 from riverrun.ports.aio import Backoff
-from riverrun.records.batch import HEADER_BYTES, MAGIC, BatchHeader, Buffer
+from riverrun.records.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+)
 from riverrun.records.compression import Compression, compress
 from riverrun.records.record import NewRecord, build_batch, header_of, read_records
 from riverrun.wire.apis import ApiKey
@@ -40,6 +58,8 @@ TOPIC_NAME_VERSION_MAX: Final = 12
 SEQUENCES: Final = 2**31
 ACKS_ALL: Final = -1
 RESEND_BACKOFF: Final = Backoff(first_seconds=0.1, max_seconds=1.0)
+ABORT_S_MAX: Final = 5.0
+"""For a failed task. An open transaction that is left behind is aborted later in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +68,14 @@ class ProducerIdentity:
 
     producer_id: int
     epoch: int
+    transaction: TransactionIdentity | None = None
 
     @property
     def is_idempotent(self) -> bool:
         return self.producer_id >= 0
+
+
+NO_PRODUCER: Final = ProducerIdentity(producer_id=-1, epoch=-1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,11 +107,14 @@ class PartitionWrites:
 class TaskProducer:
     """Created and used by the thread of a task."""
 
-    def __init__(self, link: BrokerLink, options: WriteOptions) -> None:
+    def __init__(
+        self, link: BrokerLink, options: WriteOptions, transactional_id: str | None = None
+    ) -> None:
         self._link = link
         self.options = options
-        self._identity = ProducerIdentity(producer_id=-1, epoch=-1)
-        if options.acks == ACKS_ALL:
+        self._transactional_id = transactional_id
+        self._identity = NO_PRODUCER
+        if options.acks == ACKS_ALL and transactional_id is None:
             self._identity = link.run(_identity(link.pool))
         self._senders: dict[TopicPartition, _PartitionSender] = {}
         self._counts: dict[str, int] = {}
@@ -104,6 +131,20 @@ class TaskProducer:
     def written(self) -> dict[TopicPartition, PartitionWrites]:
         return {at: sender.written for at, sender in self._senders.items()}
 
+    @property
+    def transaction(self) -> OpenTransaction | None:
+        """The open transaction, once all batches are acknowledged; None without records."""
+        identity = self._identity.transaction
+        if identity is None:
+            return None
+        ranges = [
+            WrittenRange(at.topic, at.partition, one.first_offset, one.end_offset, one.records)
+            for at, one in sorted(self.written.items())
+        ]
+        return OpenTransaction(
+            identity.transactional_id, identity.producer_id, identity.epoch, tuple(ranges)
+        )
+
     def partition_count(self, topic: str) -> int:
         """The number of partitions. A missing topic is created if brokers allow auto-creation."""
         if topic not in self._counts:
@@ -119,6 +160,8 @@ class TaskProducer:
 
     def send(self, at: TopicPartition, payload: Payload) -> None:
         """Queue a batch. Raises the error of an earlier batch."""
+        if self._transactional_id is not None and self._identity is NO_PRODUCER:
+            self._begin(self._transactional_id)
         sender = self._senders.get(at)
         if sender is None:
             sender = self._senders[at] = _PartitionSender(self, self._link.pool, at, self.options)
@@ -144,6 +187,21 @@ class TaskProducer:
         for sender in self._senders.values():
             self._link.call_soon(sender.stop)
 
+    def abort(self) -> None:
+        """Abort the transaction of a task that has failed, if the cluster answers in time."""
+        open_ = self.transaction
+        if open_ is not None:
+            work = end_transaction(self._link.pool, open_, is_commit=False)
+            with contextlib.suppress(KafkaError, OSError):
+                self._link.run(asyncio.wait_for(work, ABORT_S_MAX))
+
+    def _begin(self, transactional_id: str) -> None:
+        timeout_ms = self.options.transaction_timeout_ms
+        found = self._link.run(open_transaction(self._link.pool, transactional_id, timeout_ms))
+        self._identity = ProducerIdentity(
+            producer_id=found.producer_id, epoch=found.epoch, transaction=found
+        )
+
     def _has_room(self) -> bool:
         return self._in_flight_bytes < IN_FLIGHT_BYTES_MAX or self._failure is not None
 
@@ -167,7 +225,8 @@ class TaskProducer:
             leader_epoch=-1,
             magic=MAGIC,
             crc=0,
-            attributes=int(self.options.compression),
+            attributes=int(self.options.compression)
+            | (TRANSACTIONAL_BIT if self._identity.transaction is not None else 0),
             last_offset_delta=payload.count - 1,
             base_timestamp=now_ms,
             max_timestamp=now_ms,
@@ -214,6 +273,8 @@ class _PartitionSender:
     next_sequence: int = 0
     written: PartitionWrites = field(default_factory=PartitionWrites)
     _waiting: deque[_ProduceBatch] = field(default_factory=deque)
+    _is_added: bool = False
+    """Whether the coordinator knows that the transaction writes to this partition."""
     _task: asyncio.Task[None] | None = None
 
     def add(self, batch: _ProduceBatch) -> None:
@@ -247,12 +308,16 @@ class _PartitionSender:
 
     async def _send_all(self, window: deque[tuple[_ProduceBatch, asyncio.Task[None]]]) -> None:
         is_idempotent = self.producer.identity.is_idempotent
+        is_transactional = self.producer.identity.transaction is not None
         window_max = self.options.in_flight_max if is_idempotent else 1
         failures = 0
         loop = asyncio.get_running_loop()
         while self._waiting or window:
-            # After a failure send one batch at a time, so that its response is unambiguous.
-            while self._waiting and len(window) < (1 if failures else window_max):
+            # After a failure send one batch at a time, so that its response is unambiguous. The
+            # first batch of a transaction is verified by the coordinator, and later ones would be
+            # out of order until then.
+            is_first = is_transactional and self.written.records == 0
+            while self._waiting and len(window) < (1 if failures or is_first else window_max):
                 batch = self._waiting.popleft()
                 window.append((batch, loop.create_task(self._send(batch))))
             batch, task = window[0]
@@ -313,6 +378,7 @@ class _PartitionSender:
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=sequence,
+            transactional=identity.transaction is not None,
         )
         # The memory of the whole batch is released with the second half.
         return _ProduceBatch(
@@ -334,9 +400,14 @@ class _PartitionSender:
         leader = await self.pool.leader(self.at.topic, self.at.partition)
         connection = await self.pool.node_connection(leader)
         topic_id = self.pool.cluster.topic_id(self.at.topic)
-        version = connection.version_of(
-            ApiKey.PRODUCE, at_most=TOPIC_NAME_VERSION_MAX if topic_id is None else None
-        )
+        version_max = TOPIC_NAME_VERSION_MAX if topic_id is None else None
+        transaction = self.producer.identity.transaction
+        if transaction is not None and not transaction.is_version_2:
+            version_max = PRODUCE_V1_MAX
+            if not self._is_added:
+                await add_partition(self.pool, transaction, self.at)
+                self._is_added = True
+        version = connection.version_of(ApiKey.PRODUCE, at_most=version_max)
         prefix, suffix = produce_request_around(
             version,
             acks=self.options.acks,
@@ -346,6 +417,7 @@ class _PartitionSender:
             else topic_id,
             partition=self.at.partition,
             size=batch.size,
+            transactional_id=None if transaction is None else transaction.transactional_id,
         )
         body = (prefix + batch.header, batch.body, suffix)
         if self.options.acks == 0:
@@ -357,6 +429,8 @@ class _PartitionSender:
         code = result.error_code
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             raise KafkaError(code, f"{self.at}: {result.error_message or code.name}")
+        if transaction is not None and result.base_offset < 0:
+            raise KafkaError(code, f"{self.at}: the offsets of a batch are unknown")
         self._acknowledged(batch, result.base_offset)
 
     def _acknowledged(self, batch: _ProduceBatch, base_offset: int) -> None:

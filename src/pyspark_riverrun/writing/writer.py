@@ -1,23 +1,21 @@
 """Writes rows to topics, in batches and in streams.
 
 Columns are those of Spark's Kafka sink: value, and optionally key, topic, partition and headers.
-Each task has its own idempotent producer. A task or batch that Spark repeats is written again.
-
-The interfaces already have the two phases of an exactly-once sink, although brokers have no
-transactions yet: the message of a task contains what a driver needs to end its transaction (the
-transactional id, producer id and epoch), and ``commit`` is where the driver would record the
-decision.
+By default rows are written at least once: a task or batch that Spark repeats is written again.
+With ``kafka.delivery=exactly-once`` tasks write in transactions, and the driver decides about all
+of them together (see ``delivery``). Spark calls tasks, ``commit`` and ``abort`` in different
+processes, which share only the messages of the tasks.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -33,14 +31,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_riverrun.arrow.arrays import int32_values, integer_array, is_valid
-from pyspark_riverrun.arrow.encode import Rows, payloads
-from pyspark_riverrun.cluster.link import freeze_heap, link_to
-from pyspark_riverrun.offsets import topic_partition
+from pyspark_riverrun.cluster.link import link_to
+from pyspark_riverrun.delivery.driver import DeliveryDriver, abort_strays
+from pyspark_riverrun.delivery.log import DeliveryLog
+from pyspark_riverrun.delivery.record import next_version, transactions_of
+from pyspark_riverrun.delivery.requests import end_transaction
 from pyspark_riverrun.options import BadOption, WriteOptions
-from pyspark_riverrun.writing.partitioning import partitions_of_keys
-from pyspark_riverrun.writing.task_producer import TaskProducer
-from riverrun.ports.randomness import SystemRandomness
+from pyspark_riverrun.writing.task import TaskCommit, TaskSlot, write_all, write_in_transaction
 
 HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -52,23 +49,10 @@ ALLOWED: Final[dict[str, tuple[DataType, ...]]] = {
     "partition": (IntegerType(),),
     "headers": (HEADERS,),
 }
-
-
-class BadRow(ValueError):
-    """A row cannot be written. The text gives the reason."""
-
-
-@dataclass(frozen=True)
-class TaskCommit(WriterCommitMessage):
-    """The records that a task has written, and its producer."""
-
-    producer_id: int
-    producer_epoch: int
-    transactional_id: str | None
-    """None without transactions."""
-    records: int
-    offsets: tuple[tuple[str, int, int, int], ...]
-    """(topic, partition, first offset, end offset)."""
+JOB: Final = "rows"
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+ABORT_S_MAX: Final = 30.0
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
@@ -101,123 +85,119 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
+        # Spark copies the writer to the tasks and to ``commit``.
+        self._application = options.application or f"batch-{uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_all(self._options, iterator)
+        if not self._options.is_exactly_once:
+            return write_all(self._options, iterator)
+        slot = TaskSlot.current(self._application, JOB, self._options.version)
+        return write_in_transaction(self._options, iterator, slot)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All records are already acknowledged."""
+        """At least once, all records are already visible."""
+        if self._options.is_exactly_once:
+            _commit(
+                self._options,
+                self._application,
+                self._options.version,
+                messages,
+                is_repeatable=self._options.application is not None,
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Written records stay, because a log cannot remove them."""
+        """At least once, written records stay, because a log cannot remove them."""
+        if self._options.is_exactly_once:
+            _abort(self._options, self._application, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("riverrun")``: at least once."""
+    """``df.writeStream.format("riverrun")``."""
 
     def __init__(self, options: WriteOptions) -> None:
+        if options.version is not None:
+            raise BadOption("txnVersion is for batch writes; a stream numbers its batches itself")
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_all(self._options, iterator)
+        if not self._options.is_exactly_once:
+            return write_all(self._options, iterator)
+        context = TaskContext.get()
+        assert context is not None, "Spark runs the task"
+        query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+        assert query is not None and batch is not None, "Spark sets them for streams"
+        slot = TaskSlot.current(self._options.application or query, JOB, int(batch))
+        return write_in_transaction(self._options, iterator, slot)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All records are already acknowledged."""
+        """At least once, all records are already visible."""
+        application = _application_of(messages)
+        if application is not None:
+            _commit(self._options, application, batchId, messages, is_repeatable=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Written records stay, because a log cannot remove them."""
+        """At least once, written records stay, because a log cannot remove them."""
+        application = _application_of(messages)
+        if application is not None:
+            _abort(self._options, application, messages)
 
 
-def write_all(options: WriteOptions, tables: Iterator[pa.RecordBatch]) -> TaskCommit:
-    """The work of one task. Returns when all records are acknowledged."""
-    producer = TaskProducer(link_to(options.cluster), options)
-    try:
-        router = _RowRouter(producer)
-        for table in tables:
-            for topic, part in _by_topic(table, options.topic):
-                router.send(topic, part)
-        producer.flush()
-    finally:
-        producer.close()
-    freeze_heap()
-    return TaskCommit(
-        producer_id=producer.identity.producer_id,
-        producer_epoch=producer.identity.epoch,
-        transactional_id=None,
-        records=sum(one.records for one in producer.written.values()),
-        offsets=tuple(
-            (at.topic, at.partition, one.first_offset, one.end_offset)
-            for at, one in sorted(producer.written.items())
-        ),
+def _application_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """Only tasks know the id of the query. None at least once, and if all tasks have failed."""
+    found = (one.application for one in messages if isinstance(one, TaskCommit))
+    return next((name for name in found if name is not None), None)
+
+
+def _commit(
+    options: WriteOptions,
+    application: str,
+    version: int | None,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    is_repeatable: bool,
+) -> None:
+    """Raises DeliveryFenced and DeliveryLost."""
+    commits = [one for one in messages if isinstance(one, TaskCommit)]
+    transactions = transactions_of(one.transaction for one in commits)
+    link = link_to(options.cluster)
+    starts = [one.log_start for one in commits if one.log_start is not None]
+
+    async def decide() -> None:
+        log = DeliveryLog(link.pool, application, max(starts, default=None))
+        timeout_ms = options.transaction_timeout_ms
+        driver = await DeliveryDriver.open(link.pool, log, timeout_ms=timeout_ms)
+        decided = next_version(driver.last, version)
+        if decided is None:
+            await driver.abort(transactions)
+        elif transactions:
+            await driver.decide(decided, transactions)
+        await abort_strays(link.pool, application, timeout_ms=timeout_ms)
+        if not is_repeatable:
+            await driver.forget()
+
+    if transactions or any(one.is_decided for one in commits):
+        link.run(decide())
+
+
+def _abort(
+    options: WriteOptions, application: str, messages: Sequence[WriterCommitMessage | None]
+) -> None:
+    """Abort the transactions of all tasks, also of those that died.
+
+    Spark also calls it if ``commit`` has failed. A delivery that was decided is left alone then,
+    because the next driver finishes it.
+    """
+    link = link_to(options.cluster)
+    transactions = transactions_of(
+        one.transaction for one in messages if isinstance(one, TaskCommit)
     )
 
+    async def abort() -> None:
+        last = await DeliveryLog(link.pool, application).read()
+        kept = () if last is None else last.transactions
+        for one in transactions:
+            if one not in kept:
+                await end_transaction(link.pool, one, is_commit=False)
+        await abort_strays(link.pool, application, kept, timeout_ms=options.transaction_timeout_ms)
 
-def _by_topic(table: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split rows by topic. The option wins over the column, as in the connector."""
-    if topic is not None:
-        yield topic, table
-        return
-    names = table.column("topic")
-    if names.null_count:
-        raise BadRow("the topic of a row is null")
-    coded = names.dictionary_encode()
-    topics = coded.dictionary.to_pylist()
-    if len(topics) == 1:
-        yield topics[0], table
-        return
-    codes = int32_values(coded.indices)
-    for code, name in enumerate(topics):
-        yield name, table.take(integer_array(np.flatnonzero(codes == code), pa.int64()))
-
-
-def _check_headers(headers: pa.Array | None) -> None:
-    """Reject headers without a name, which readers could not skip."""
-    if headers is None:
-        return
-    pairs = headers.flatten()
-    if pairs.null_count:
-        raise BadRow("a row has a null header")
-    if pairs.field(0).null_count:
-        raise BadRow("a row has a header with a null name")
-
-
-class _RowRouter:
-    """Chooses the partition of each row."""
-
-    def __init__(self, producer: TaskProducer) -> None:
-        self._producer = producer
-        self._next_partition = SystemRandomness().below(2**31)
-
-    def send(self, topic: str, table: pa.RecordBatch) -> None:
-        names = table.schema.names
-        rows = Rows(
-            key=table.column("key") if "key" in names else None,
-            value=table.column("value"),
-            headers=table.column("headers") if "headers" in names else None,
-        )
-        _check_headers(rows.headers)
-        given = table.column("partition") if "partition" in names else None
-        partitions = self._partitions(topic, rows, given)
-        for payload in payloads(rows, partitions, self._producer.batch_bytes_target(topic)):
-            self._producer.send(topic_partition(topic, payload.partition), payload)
-
-    def _partitions(self, topic: str, rows: Rows, given: pa.Array | None) -> npt.NDArray[np.int64]:
-        """By the column, else by the key, else all rows of a call to one partition, in rotation."""
-        count = self._producer.partition_count(topic)
-        self._next_partition += 1
-        partitions = np.full(len(rows.value), self._next_partition % count, np.int64)
-        if rows.key is not None and count > 1:
-            partitions = np.where(
-                is_valid(rows.key), partitions_of_keys(rows.key, count), partitions
-            )
-        if given is not None:
-            is_given = is_valid(given)
-            chosen = np.where(is_given, int32_values(given), 0)
-            wrong = np.flatnonzero((chosen < 0) | (chosen >= count))
-            if len(wrong):
-                raise BadRow(
-                    f"a row has partition {chosen[wrong[0]]}, but topic {topic} has partitions "
-                    f"0 to {count - 1}"
-                )
-            partitions = np.where(is_given, chosen, partitions)
-        return partitions
+    link.run(asyncio.wait_for(abort(), ABORT_S_MAX))

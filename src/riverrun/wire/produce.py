@@ -104,7 +104,14 @@ def read_topic_id(buffer: Buffer, at: int) -> tuple[UUID, int]:
 
 
 def produce_request_around(
-    version: int, *, acks: int, timeout_ms: int, topic: str | UUID, partition: int, size: int
+    version: int,
+    *,
+    acks: int,
+    timeout_ms: int,
+    topic: str | UUID,
+    partition: int,
+    size: int,
+    transactional_id: str | None = None,
 ) -> tuple[bytes, bytes]:
     """The bytes before and after a batch of this size in a request with no other batch.
 
@@ -114,14 +121,14 @@ def produce_request_around(
     out = bytearray()
     if version < FLEXIBLE_FROM:
         assert isinstance(topic, str), f"topic {topic} by id in version {version}"
-        write_text_or_null(out, None)
+        write_text_or_null(out, transactional_id)
         out += _ACKS.pack(acks, timeout_ms)
         write_count(out, 1)
         write_text(out, topic)
         write_count(out, 1)
         out += _INDEX.pack(partition) + _INDEX.pack(size)
         return bytes(out), b""
-    write_compact_text_or_null(out, None)
+    write_compact_text_or_null(out, transactional_id)
     out += _ACKS.pack(acks, timeout_ms)
     write_compact_count(out, 1)
     _write_topic(out, topic, version)

@@ -7,7 +7,8 @@ import pytest
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, NO_LEADER, PartitionImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
-from riverrun.replication.partition import UNKNOWN_BYTES, Partition
+from riverrun.replication.partition import Partition
+from riverrun.replication.readable_bytes import UNKNOWN_BYTES, NewlyReadable
 from riverrun.replication.reading import read_partition
 from riverrun.storage.producers import SEQUENCE_MAX
 from riverrun.storage.settings import LogSettings
@@ -57,8 +58,8 @@ class Fetch:
         self.seen: list[int] = []
         self.interruptions = 0
 
-    def progressed(self, partition: Partition, visible_bytes: int) -> None:
-        self.seen.append(visible_bytes)
+    def progressed(self, partition: Partition, readable: NewlyReadable) -> None:
+        self.seen.append(readable.visible)
 
     def interrupted(self) -> None:
         self.interruptions += 1

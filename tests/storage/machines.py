@@ -13,6 +13,7 @@ from riverrun.simulation.disks.inodes import Inode
 from riverrun.storage.append_policy import Appended
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
+from riverrun.storage.markers import NewMarker, TransactionMarker
 from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.settings import DirectorySettings, LogSettings
 
@@ -148,6 +149,21 @@ def append(log: Log, data: bytearray, now_ms: int = NOW_MS) -> Appended:
     appended = log.append_as_leader(data, leader_epoch=EPOCH, now_ms=now_ms)
     log.advance_high_watermark(log.end_offset)
     return appended
+
+
+def end_transaction(
+    log: Log,
+    producer: int,
+    *,
+    commit: bool,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    leader_epoch: LeaderEpoch = EPOCH,
+    now_ms: int = NOW_MS,
+) -> None:
+    """Append a marker as the leader. The high watermark stays."""
+    marker = NewMarker(producer, epoch, TransactionMarker(commit, coordinator_epoch))
+    log.append_markers([marker], leader_epoch=leader_epoch, now_ms=now_ms)
 
 
 def read(log: Log, offset: int, *, max_bytes: int = 1 << 20, end: int | None = None) -> Slice:

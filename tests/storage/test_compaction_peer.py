@@ -13,15 +13,15 @@ from riverrun.ports.files import OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.compression import Compression
-from riverrun.records.record import ControlType, NewRecord, build_batch
+from riverrun.records.record import NewRecord, build_batch
 from riverrun.storage.background.worker_pool import WorkerPool
 from riverrun.storage.cleaning.cleaner import Cleaner
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.settings import CleanerSettings, LogSettings
 from tests.peers import find_java, find_kafka, need
 
+from .machines import end_transaction
 from .test_cleaner import drive
 
 PARTITION = TopicPartition(TopicName("t"), PartitionIndex(0))
@@ -54,20 +54,8 @@ def fill(log: Log, now_ms: int, sequences: dict[int, int]) -> None:
         if producer >= 0:
             sequences[producer] += 10
         if producer == 2:
-            control = chance.choice([ControlType.COMMIT, ControlType.ABORT])
-            marker = build_batch(
-                [NewRecord(b"\0\0\0\0\0\0", control.key(), now_ms)],
-                producer_id=2,
-                producer_epoch=0,
-                transactional=True,
-                control=True,
-            )
-            log.append_as_leader(
-                bytearray(marker),
-                leader_epoch=EPOCH,
-                now_ms=now_ms,
-                origin=AppendOrigin.COORDINATOR,
-            )
+            commit = chance.choice([True, False])
+            end_transaction(log, 2, commit=commit, leader_epoch=EPOCH, now_ms=now_ms)
         log.advance_high_watermark(log.end_offset)
 
 

@@ -11,14 +11,13 @@ from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import OsFiles
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.compression import Compression
-from riverrun.records.record import ControlType, NewRecord, build_batch
+from riverrun.records.record import NewRecord, build_batch
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
-from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.settings import LogSettings
 from tests.peers import find_java, find_kafka, need
 
-from .machines import PARTITION, TOPIC_ID, batch, flush, stop_cleanly
+from .machines import PARTITION, TOPIC_ID, batch, end_transaction, flush, stop_cleanly
 
 ERROR_WORDS = ("Exception", "ERROR", "isvalid: false", "Found", "mismatch", "corrupt", "Mismatch")
 
@@ -80,19 +79,7 @@ def fill(log: Log) -> None:
         leader_epoch=LeaderEpoch(3),
         now_ms=now_ms,
     )
-    marker = build_batch(
-        [NewRecord(bytes(6), key=ControlType.ABORT.key(), timestamp=now_ms)],
-        producer_id=8,
-        producer_epoch=0,
-        transactional=True,
-        control=True,
-    )
-    log.append_as_leader(
-        bytearray(marker),
-        leader_epoch=LeaderEpoch(3),
-        now_ms=now_ms,
-        origin=AppendOrigin.COORDINATOR,
-    )
+    end_transaction(log, 8, commit=False, leader_epoch=LeaderEpoch(3), now_ms=now_ms)
     log.advance_high_watermark(log.end_offset)
 
 

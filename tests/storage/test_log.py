@@ -8,9 +8,8 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, PartitionIndex, TopicPartition
 from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import read_header
-from riverrun.records.record import ControlType, NewRecord, build_batch
+from riverrun.records.record import NewRecord, build_batch
 from riverrun.storage.log import Log
-from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.segment.index import OffsetIndex
 from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.settings import DirectorySettings, LogSettings
@@ -23,6 +22,7 @@ from .machines import (
     Machine,
     append,
     batch,
+    end_transaction,
     flush,
     read,
     read_all,
@@ -326,31 +326,13 @@ def test_fully_truncated_log_starts_at_any_offset() -> None:
     assert read_all(log) == [(500, b"b")]
 
 
-def marker(producer: int, kind: ControlType) -> bytearray:
-    value = b"\x00\x00\x00\x00\x00\x05"
-    return bytearray(
-        build_batch(
-            [NewRecord(value, key=kind.key(), timestamp=NOW_MS)],
-            producer_id=producer,
-            producer_epoch=0,
-            transactional=True,
-            control=True,
-        )
-    )
-
-
 def test_last_stable_offset_stops_at_an_open_transaction() -> None:
     log = log_of()
     append(log, batch(b"plain"))
     append(log, batch(b"t", producer=5, sequence=0, transactional=True))
     append(log, batch(b"plain"))
     assert log.last_stable_offset == 1
-    log.append_as_leader(
-        marker(5, ControlType.ABORT),
-        leader_epoch=EPOCH,
-        now_ms=NOW_MS,
-        origin=AppendOrigin.COORDINATOR,
-    )
+    end_transaction(log, 5, commit=False)
     assert log.last_stable_offset == 1, "the marker is not committed yet"
     log.advance_high_watermark(log.end_offset)
     assert log.last_stable_offset == 4

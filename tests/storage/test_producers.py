@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from riverrun.storage.markers import NewMarker, TransactionMarker
 from riverrun.storage.producers import (
     AppendOrigin,
     CorruptSnapshot,
     Producers,
-    TransactionMarker,
 )
 
 NOW_MS = 1_000_000
@@ -47,7 +47,7 @@ class Partition:
     def append(self, batch: BatchHeader) -> int | str:
         """The offset of a new batch, or a text for a duplicate or an error."""
         try:
-            known = self.producers.check(batch, b"", AppendOrigin.CLIENT)
+            known = self.producers.check(batch, AppendOrigin.CLIENT)
         except KafkaError as error:
             return error.code.name
         if known is not None:
@@ -134,7 +134,7 @@ def test_transaction_is_unstable_until_its_marker_is_committed() -> None:
     producers = Producers()
     producers.replay(header(0, producer=1, transactional=True), 10, b"", NOW_MS)
     producers.replay(header(0, producer=2, transactional=True), 11, b"", NOW_MS)
-    assert producers.first_unstable_offset() == 10
+    assert producers.first_unstable == 10
     ended = producers.end_transaction(
         header(-1, producer=1), 12, TransactionMarker(False, 0), NOW_MS
     )
@@ -144,18 +144,18 @@ def test_transaction_is_unstable_until_its_marker_is_committed() -> None:
         producers.end_transaction(header(-1, producer=2), 13, TransactionMarker(True, 0), NOW_MS)
         is None
     )
-    assert producers.first_unstable_offset() == 10
+    assert producers.first_unstable == 10
     producers.settle(13)
-    assert producers.first_unstable_offset() == 11
+    assert producers.first_unstable == 11
     producers.settle(14)
-    assert producers.first_unstable_offset() is None
+    assert producers.first_unstable is None
 
 
 def test_marker_of_a_replaced_coordinator_is_rejected() -> None:
     producers = Producers()
     producers.end_transaction(header(-1), 0, TransactionMarker(True, 7), NOW_MS)
     with pytest.raises(KafkaError) as refused:
-        producers.refuse_stale_marker(header(-1), TransactionMarker(True, 6))
+        producers.check_marker(NewMarker(1, 0, TransactionMarker(True, 6)))
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
@@ -181,7 +181,7 @@ def test_snapshot_contains_the_last_batch_of_every_producer(
         assert again.batches == known.batches[-1:]
         assert again.epoch == known.epoch
         assert again.transaction_start == known.transaction_start
-    assert loaded.first_unstable_offset() == producers.first_unstable_offset()
+    assert loaded.first_unstable == producers.first_unstable
 
 
 @given(batches, st.integers(0, 100))

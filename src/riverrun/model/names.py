@@ -4,7 +4,8 @@ from typing import Final
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state", "__share_group_state")
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state")
 META_PROPERTIES: Final = "meta.properties"
 """The file that identifies a data directory."""
 LOCK: Final = ".lock"

@@ -8,6 +8,9 @@
 - ``follower_progress.py``: the position of one follower, as its leader sees it
 - ``peers.py``: metadata about other brokers that leaders use
 - ``isr_sender.py``: sends ISR proposals to the controller and checks ISRs periodically
+- ``readable_bytes.py``: bytes that become readable with the high and last stable offsets
+- ``verification_attempts.py``: verification before the first batch of a transaction
+- ``markers.py``: appends transaction markers
 - ``fetch_watches.py``: the fetches that a partition wakes
 - ``throttle.py``: the rate limit of replicas that catch up
 - ``stalled_moves.py``: cancels reassignments that make no progress

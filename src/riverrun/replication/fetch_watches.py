@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from riverrun.model.ids import NodeId
+from riverrun.replication.readable_bytes import NewlyReadable
 
 if TYPE_CHECKING:
     from riverrun.replication.partition import Partition
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 class FetchWait(Protocol):
     """A fetch that waits for records."""
 
-    def progressed(self, partition: Partition, visible_bytes: int) -> None:
-        """This many more bytes can be read."""
+    def progressed(self, partition: Partition, readable: NewlyReadable) -> None:
+        """More bytes can be read."""
         ...
 
     def interrupted(self) -> None:

@@ -11,7 +11,6 @@ callbacks here; whatever moves the high watermark calls them, so waiting costs n
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
@@ -26,11 +25,11 @@ from riverrun.replication.follower_progress import Contact, FollowerProgress
 from riverrun.replication.leader_state import IsrProposal, IsrVerdict, LeaderState
 from riverrun.replication.offset_waiters import OffsetWaiters, WaiterCallback
 from riverrun.replication.peers import Peers
+from riverrun.replication.readable_bytes import ReadableBytes
 from riverrun.replication.refused_producers import RefusedProducers
+from riverrun.replication.verification_attempts import VerificationAttempts
 from riverrun.storage.log import Appended, AppendOrigin, Log
 
-UNKNOWN_BYTES: Final = 2**63 - 1
-"""The size of records that are older than our role. It wakes every fetch, which reads the log."""
 _NO_IMAGE: Final = PartitionImage(
     replicas=(),
     isr=(),
@@ -53,10 +52,11 @@ class Partition:
         "_leader_state",
         "_node_id",
         "_peers",
+        "_readable",
         "_refused_producers",
         "_request_flush",
-        "_uncommitted",
         "_watches",
+        "attempts",
         "image",
         "is_closed",
         "is_internal",
@@ -95,9 +95,8 @@ class Partition:
         self._refused_producers = RefusedProducers()
         self._fetches: dict[FetchWait, None] = {}
         self._watches: tuple[FollowerWatch, ...] = ()
-        self._uncommitted: deque[tuple[Offset, int]] = deque()
-        """End offset and size in bytes of each append above the high watermark. A waiting fetch
-        counts readable bytes by these, without reading the log."""
+        self._readable = ReadableBytes()
+        self.attempts = VerificationAttempts()
 
     # Role and ISR
 
@@ -154,12 +153,13 @@ class Partition:
             is_next = image.leader_epoch == self.leader_epoch + 1
             self.leader, self.leader_epoch = image.leader, image.leader_epoch
             self._leader_state = None
+            self.attempts.clear()
             if not (was_leader and self.is_leader and is_next):
                 self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             # Also on a follower: waiting consumers must find the new leader.
             self._interrupt_fetches()
             if not (was_leader and self.is_leader):
-                self._uncommitted.clear()
+                self._readable.clear()
             if self.leader not in (self._node_id, NO_LEADER):
                 self._refused_producers.clear()  # The producers resume at the other leader.
             if self.is_leader:
@@ -215,6 +215,13 @@ class Partition:
         """
         return self.image.min_in_sync(self.log.settings.min_insync_replicas)
 
+    def not_enough_replicas(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"The size of the current ISR {len(self.isr)} is insufficient to satisfy "
+            f"the min.isr requirement of {self.min_in_sync()} for partition {self.name}",
+        )
+
     def append(
         self,
         batch: bytearray | memoryview,
@@ -230,11 +237,7 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and len(leader_state.isr) < self.min_in_sync():
             self._refused_producers.add(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {len(leader_state.isr)} is insufficient to satisfy "
-                f"the min.isr requirement of {self.min_in_sync()} for partition {self.name}",
-            )
+            raise self.not_enough_replicas()
         log = self.log
         before = log.end_offset
         try:
@@ -247,14 +250,18 @@ class Partition:
         if self._refused_producers:
             self._refused_producers.remove(batch)
         if log.end_offset != before:
-            self._uncommitted.append((log.end_offset, len(batch)))
-            if self._watches:
-                self._notify_followers(is_urgent=True)
-            try:
-                self.advance()
-            except AssertionError as error:
-                raise InvariantViolation(str(error)) from error
+            self.appended(len(batch))
         return appended
+
+    def appended(self, size_bytes: int) -> None:
+        """Records were appended as leader."""
+        self._readable.append(self.log.end_offset, size_bytes)
+        if self._watches:
+            self._notify_followers(is_urgent=True)
+        try:
+            self.advance()
+        except AssertionError as error:
+            raise InvariantViolation(str(error)) from error
 
     def advance(self) -> None:
         """Move the high watermark to the offset that every in-sync replica holds, and call the
@@ -276,12 +283,9 @@ class Partition:
         log.advance_high_watermark(held)
         if self._commit_waiters.queue:
             self._commit_waiters.reached(held)
-        uncommitted, visible_bytes = self._uncommitted, 0
-        while uncommitted and uncommitted[0][0] <= held:
-            visible_bytes += uncommitted.popleft()[1]
-        if self._fetches:
-            for fetch in list(self._fetches):
-                fetch.progressed(self, visible_bytes or UNKNOWN_BYTES)
+        readable = self._readable.advance(held, log.last_stable_offset)
+        for fetch in list(self._fetches):
+            fetch.progressed(self, readable)
         if self._watches:
             self._notify_followers(is_urgent=self._peers.are_followers_read)
 
@@ -412,20 +416,15 @@ class Partition:
     def follower_appended(self, size_bytes: int, high_watermark: int) -> None:
         """Records were appended as a follower; ``high_watermark`` is the leader's."""
         log = self.log
-        end, uncommitted = log.end_offset, self._uncommitted
         if size_bytes:
-            while uncommitted and uncommitted[-1][0] >= end:
-                uncommitted.pop()  # The log was truncated below it.
-            uncommitted.append((end, size_bytes))
-        held = min(Offset(high_watermark), end)
+            self._readable.append(log.end_offset, size_bytes)
+        held = min(Offset(high_watermark), log.end_offset)
         if held <= log.high_watermark:
             return
         log.advance_high_watermark(held)
-        visible_bytes = 0
-        while uncommitted and uncommitted[0][0] <= held:
-            visible_bytes += uncommitted.popleft()[1]
+        readable = self._readable.advance(held, log.last_stable_offset)
         for fetch in list(self._fetches):
-            fetch.progressed(self, visible_bytes or UNKNOWN_BYTES)
+            fetch.progressed(self, readable)
 
     # Waiters
 

@@ -10,6 +10,8 @@ Followers read up to the log end offset. The offset of a fetch acknowledges all 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -38,10 +40,14 @@ class PartitionRead(Struct):
     cold: ColdRead | None = None
     preferred: int = -1
     """The replica that the consumer should read from instead."""
+    aborted_below: Callable[[int], tuple[AbortedTransaction, ...]] | None = None
+    """With read_committed: aborted transactions from the fetch offset to another offset."""
 
     def fill(self, slice_: Slice) -> None:
-        """Store the result of a cold read."""
+        """Store the records that were read, and list the aborted transactions among them."""
         self.data, self.cold = slice_.data, None
+        if self.aborted_below is not None:
+            self.aborted = self.aborted_below(slice_.next_offset)
 
 
 def failed(code: ErrorCode) -> PartitionRead:
@@ -94,12 +100,12 @@ def read_partition(
         found = log.read(
             Offset(offset), max_bytes=max(max_bytes, 0), end=end, at_least_one=at_least_one
         )
+        if is_committed_only:
+            result.aborted_below = partial(log.aborted_transactions, offset)
         if isinstance(found, ColdRead):
             result.cold = found
         else:
-            result.data = found.data
-        if is_committed_only:
-            result.aborted = log.aborted_transactions(Offset(offset), end)
+            result.fill(found)
     except KafkaError as error:
         return failed(code_for_consumer(partition, error.code))
     return result

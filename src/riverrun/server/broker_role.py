@@ -22,7 +22,7 @@ from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId, TopicName
+from riverrun.model.ids import TopicName
 from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.aio import LogLimiter, OwnedTasks
@@ -41,12 +41,15 @@ from riverrun.server.controller_link.channel import ControllerChannel, Controlle
 from riverrun.server.controller_link.lifecycle import BrokerIdentity, Lifecycle
 from riverrun.server.controller_link.producer_ids import ProducerIds
 from riverrun.server.dispatch.forwarding import Forwarder
+from riverrun.server.dispatch.redirects import broker_endpoint
 from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.metrics.group_lag import GroupLag
 from riverrun.server.metrics.node_metrics import declare_metrics
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
 from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.services import BrokerServices, NodeServices
+from riverrun.server.transactions.coordinator_link import CoordinatorLink
+from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.storage.log import Log
 from riverrun.storage.recovery.loss import remove_loss
 from riverrun.storage.scrubbing.scrubber import Scrubber
@@ -111,6 +114,7 @@ class BrokerRole:
         )
         # The epoch of the last run is compared with the logs before missing logs are created.
         lifecycle = _build_lifecycle(node, replicas, channels, boot_id)
+        self._coordinators = CoordinatorLink(node, tasks, lambda: self.services)
         self.services = services = BrokerServices(
             **asdict(node),
             forwarder=forwarder,
@@ -124,6 +128,8 @@ class BrokerRole:
             producer_ids=ProducerIds(lifecycle, channels.open("producer-ids")),
             append_warnings=LogLimiter(node.clock, interval_seconds=APPEND_WARNING_SECONDS),
             topics_traffic=TopicsTraffic(node.metrics, topics_max=settings.metrics.topics_max),
+            verifier=self._coordinators.verifier,
+            transactional_produces=TransactionalProduces(self._coordinators.verifier),
         )
         self._offsets = OffsetsTopic(services.groups, services.log_manager, services.clock)
         self._is_started = False
@@ -185,6 +191,7 @@ class BrokerRole:
         self._group_lag.close()
         if self._is_started:
             await self.services.groups.stop()
+        self._coordinators.close()
         await self._fetchers.stop()
         await self._flusher.stop()
 
@@ -345,16 +352,6 @@ def _build_lifecycle(
     )
 
 
-def _endpoint_of(services: BrokerServices, node: NodeId) -> tuple[str, int] | None:
-    """Another broker's address on the listener that is our own first one."""
-    broker = services.metadata.current.brokers.get(node)
-    if broker is None or not broker.endpoints:
-        return None
-    own = services.settings.advertised()[0].name
-    found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
-    return found.host, found.port
-
-
 def _build_group_lag(services: BrokerServices) -> GroupLag:
     return GroupLag(
         services.metrics,
@@ -362,7 +359,7 @@ def _build_group_lag(services: BrokerServices) -> GroupLag:
         committed=services.groups.committed_offsets,
         replicas=services.replicas,
         image=lambda: services.metadata.current,
-        endpoint_of=partial(_endpoint_of, services),
+        endpoint_of=partial(broker_endpoint, services),
         clock=services.clock,
     )
 
@@ -373,7 +370,7 @@ def _build_fetchers(services: BrokerServices) -> Fetchers:
         node_id=services.settings.node_id,
         replicas=services.replicas,
         log_manager=services.log_manager,
-        endpoint_of=partial(_endpoint_of, services),
+        endpoint_of=partial(broker_endpoint, services),
         broker_epoch=lambda: services.lifecycle.epoch,
         cluster_id=services.logs.cluster_id,
         settings=services.settings.follower,

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from riverrun.server.metrics.topic_traffic import TopicsTraffic
     from riverrun.server.network.memory import SendMemory
     from riverrun.server.settings import NodeSettings
+    from riverrun.server.transactions.transactional_produce import TransactionalProduces
+    from riverrun.server.transactions.verification import TransactionVerifier
     from riverrun.storage.directory import LogDirectory
     from riverrun.storage.log_manager import LogManager
 
@@ -64,3 +66,5 @@ class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     producer_ids: ProducerIds
     append_warnings: LogLimiter
     topics_traffic: TopicsTraffic
+    verifier: TransactionVerifier
+    transactional_produces: TransactionalProduces

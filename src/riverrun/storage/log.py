@@ -9,7 +9,7 @@ append raises ``OSError``, no batch was appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import structlog
@@ -23,6 +23,7 @@ from riverrun.records.batch import (
     OVERHEAD_BYTES,
     BatchHeader,
     CorruptBatch,
+    batches,
     read_header,
     stamp,
 )
@@ -31,6 +32,7 @@ from riverrun.storage.append_policy import Appended, AppendPolicy, duplicate_of,
 from riverrun.storage.cleaning.retention import discardable
 from riverrun.storage.flush import FlushJob, LogFlusher
 from riverrun.storage.log_reader import LogReader
+from riverrun.storage.markers import NewMarker
 from riverrun.storage.producer_snapshots import ProducerSnapshots
 from riverrun.storage.producers import AppendOrigin, Producers
 from riverrun.storage.recovery.log_recovery import RecoveredLog
@@ -80,6 +82,7 @@ class Log:
         self.high_watermark = Offset(min(max(high_watermark, self.start_offset), self.end_offset))
         self.epochs = recovered.epochs
         self.producers = recovered.producers
+        self.producers.settle(self.high_watermark)
         self.damage = recovered.damage
         """The error text when durable data was lost or is corrupt."""
         self.damaged_at = recovered.damaged_at
@@ -137,9 +140,9 @@ class Log:
         else:
             header = read_header(batch)
         if header.producer_id >= 0:
-            original = self._check_producer(header, stored, origin)
-            if original is not None:
-                return original
+            known = self.producers.check(header, origin)
+            if known is not None:
+                return duplicate_of(known)
         assert not isinstance(stored, bytes), "a batch must be writable to be stamped"
         try:
             assert leader_epoch >= self.epochs.latest, f"{leader_epoch} < {self.epochs.latest}"
@@ -188,8 +191,22 @@ class Log:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         if not found:
             return None
-        last = found[-1].last_offset
-        view = memoryview(data)[:stop]
+        return self._append_stamped(found, memoryview(data)[:stop], newest)
+
+    def append_markers(
+        self, markers: Sequence[NewMarker], *, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> Appended:
+        """Append the markers of different producers in one write, after ``check_marker``."""
+        self._check_online()
+        data = bytearray()
+        for place, marker in enumerate(markers):
+            data += marker.encode(self.end_offset + place, leader_epoch, now_ms)
+        found = [header for _, header in batches(data)]
+        return self._append_stamped(found, memoryview(data), now_ms)
+
+    def _append_stamped(self, found: list[BatchHeader], view: memoryview, newest: int) -> Appended:
+        """Write batches that have their offsets and leader epochs."""
+        stop, last = len(view), found[-1].last_offset
         try:
             segment = self.segments.active
             if last > segment.offset_max:
@@ -217,16 +234,11 @@ class Log:
                 self._replay_producer(segment, header, base, view[at : at + size], timestamp)
             if epoch > epochs.latest:
                 epochs.assign(epoch, base)
+            elif base == epochs.begun_at:
+                epochs.is_dirty = True
             at += size
         if segment.index_is_due:
             segment.try_write_indexes(self._files)
-
-    def _check_producer(
-        self, header: BatchHeader, batch: Buffer, origin: AppendOrigin
-    ) -> Appended | None:
-        """Check sequence and epoch; the original's offsets if the batch is a duplicate."""
-        known = self.producers.check(header, batch, origin)
-        return None if known is None else duplicate_of(known)
 
     def _replay_producer(
         self, segment: Segment, header: BatchHeader, base: int, batch: Buffer, seen_ms: int
@@ -312,10 +324,11 @@ class Log:
     @property
     def last_stable_offset(self) -> Offset:
         """The end of what read_committed consumers may read: no transaction below it is open."""
-        unstable = self.producers.first_unstable_offset()
+        unstable = self.producers.first_unstable
         if unstable is None:
             return self.high_watermark
-        return min(self.high_watermark, Offset(unstable))
+        # DeleteRecords and retention may have removed the start of an open transaction.
+        return min(self.high_watermark, max(Offset(unstable), self.start_offset))
 
     def advance_high_watermark(self, offset: int) -> None:
         assert offset <= self.end_offset, f"{offset} is above the end {self.end_offset}"
@@ -331,7 +344,7 @@ class Log:
         return self.epochs.end_of(epoch, self.end_offset)
 
     def aborted_transactions(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions with records in [start, end), in the order of their markers."""
+        """Aborted transactions with records in [start, end), in the order of their starts."""
         return self._reader.aborted_transactions(start, end)
 
     def offset_for_timestamp(self, timestamp: int) -> OffsetAt | None:
@@ -445,6 +458,7 @@ class Log:
         if not self.producers.roll_back(self.end_offset):
             seen_ms = max((known.seen_ms for known in self.producers.entries.values()), default=0)
             self.producers = self._snapshots.rebuild(self.segments, self.end_offset, seen_ms)
+            self.producers.settle(self.high_watermark)
         if self.end_offset < self.start_offset:
             self.truncate_fully_and_start_at(self.start_offset)  # nothing readable is left
 

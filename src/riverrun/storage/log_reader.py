@@ -6,8 +6,11 @@ checks the CRC of a batch that comes from the disk before it returns it for the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
+from operator import attrgetter
 from typing import Protocol
 
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -171,14 +174,23 @@ class LogReader:
     # Searching
 
     def aborted_transactions(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions with records in [start, end), in the order of their markers."""
+        """Aborted transactions with records in [start, end), in the order of their starts.
+
+        Consumers read them in this order beside the records, though the index has them in the order
+        of their markers. Each entry tells up to where all transactions had ended at its time, so
+        the search stops at the first one that covers the range.
+        """
         found: list[AbortedTransaction] = []
         for segment in self._segments[self._segments.place_of(start) :]:
-            for entry in segment.transactions(self._files):
-                if entry.last_offset >= start and entry.first_offset < end:
+            entries = segment.transactions(self._files)
+            first = bisect_left(entries, start, key=attrgetter("last_offset"))
+            for entry in islice(entries, first, None):
+                if entry.first_offset < end:
                     found.append(entry)
                 if entry.last_stable_offset >= end:
+                    found.sort(key=attrgetter("first_offset"))
                     return tuple(found)
+        found.sort(key=attrgetter("first_offset"))
         return tuple(found)
 
     def search(

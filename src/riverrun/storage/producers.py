@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
-from riverrun.records.record import ControlType, read_records
+from riverrun.storage.markers import NewMarker, TransactionMarker, read_marker
 from riverrun.storage.segment.index import AbortedTransaction
 
 BATCHES_KEPT = 5
@@ -29,9 +29,8 @@ SEQUENCE_MAX = 2**31 - 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
-_MARKER_VALUE = struct.Struct(">hi")
-_NO_LIMIT = 2**63
 _CRC_COVERS_FROM = 6
+_OFFSET_MAX = 2**63 - 1
 
 
 class AppendOrigin(Enum):
@@ -51,24 +50,6 @@ class KnownBatch(NamedTuple):
     first_offset: int
     last_offset: int
     timestamp: int
-
-
-class TransactionMarker(NamedTuple):
-    """The marker in a control batch that ends a transaction."""
-
-    is_commit: bool
-    coordinator_epoch: int
-
-
-def read_marker(batch: Buffer) -> TransactionMarker | None:
-    """The transaction marker in a control batch; None if it is of another type."""
-    for record in read_records(batch):
-        kind = ControlType.of(record.key)
-        if kind in (ControlType.ABORT, ControlType.COMMIT):
-            value = record.value or b""
-            coordinator_epoch = _MARKER_VALUE.unpack_from(value)[1] if len(value) >= 6 else -1
-            return TransactionMarker(kind is ControlType.COMMIT, coordinator_epoch)
-    return None
 
 
 class ProducerEntry:
@@ -107,6 +88,15 @@ class ProducerEntry:
         """The sequence continues without a gap; a new epoch starts at 0."""
         return (self.last_sequence + 1) & SEQUENCE_MAX if epoch == self.epoch else 0
 
+    def find_duplicate(self, header: BatchHeader) -> KnownBatch | None:
+        """The batch in the log that this one repeats."""
+        if header.producer_epoch == self.epoch and header.base_sequence >= 0:
+            first, last = header.base_sequence, header.last_sequence
+            for known in self.batches:
+                if known.first_sequence == first and known.last_sequence == last:
+                    return known
+        return None
+
     def enter_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
@@ -120,14 +110,18 @@ class CorruptSnapshot(Exception):
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_ending", "_open", "entries")
+    __slots__ = ("_ending", "_last_marker", "_open", "entries", "first_unstable")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
+        self.first_unstable: int | None = None
+        """The start of the first transaction that is open, or ended above the high watermark."""
         self._open: dict[int, int] = {}
         """Open transactions: first offset -> producer id. First offsets increase."""
         self._ending: dict[int, int] = {}
         """Transactions that ended above the high watermark: first offset -> marker's offset."""
+        self._last_marker = -1
+        """The offset of the last marker, or an upper bound of it."""
 
     @property
     def is_complete(self) -> bool:
@@ -141,33 +135,23 @@ class Producers:
             return None
         return producer.next_sequence(epoch)
 
-    def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> KnownBatch | None:
+    def check(self, header: BatchHeader, origin: AppendOrigin) -> KnownBatch | None:
         """Check a batch before it is appended; the original if it is a duplicate.
 
-        Raises KafkaError. Changes nothing, because the write may still fail.
+        Raises KafkaError. Changes nothing, because the write may still fail. Batches of a
+        coordinator have no sequence numbers of their own, so none of them is a duplicate.
         """
-        if header.attributes & CONTROL_BIT:
-            marker = read_marker(batch)
-            if marker is not None:
-                self.refuse_stale_marker(header, marker)
-            return None
+        assert not header.attributes & CONTROL_BIT, "markers are checked by check_marker"
         producer = self.entries.get(header.producer_id)
         if producer is None:
             # Retention may have discarded its earlier batches, so any sequence number is valid.
             return None
-        if header.producer_epoch == producer.epoch:
-            if header.base_sequence >= 0:
-                first, last = header.base_sequence, header.last_sequence
-                for known in producer.batches:
-                    if known.first_sequence == first and known.last_sequence == last:
-                        return known
-        elif header.producer_epoch < producer.epoch and origin is not AppendOrigin.REPLICATION:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, "
-                f"which is smaller than the last seen epoch {producer.epoch}",
-            )
+        if header.producer_epoch < producer.epoch:
+            raise stale_epoch(header.producer_id, header.producer_epoch, producer.epoch)
         if origin is AppendOrigin.CLIENT:
+            known = producer.find_duplicate(header)
+            if known is not None:
+                return known
             _check_sequence(producer, header)
             if producer.transaction_start is not None and not header.is_transactional:
                 raise KafkaError(
@@ -215,6 +199,8 @@ class Producers:
         if header.attributes & TRANSACTIONAL_BIT and producer.transaction_start is None:
             producer.transaction_start = first_offset
             self._open[first_offset] = header.producer_id
+            if self.first_unstable is None:
+                self.first_unstable = first_offset
 
     def end_transaction(
         self, header: BatchHeader, offset: int, marker: TransactionMarker, seen_ms: int
@@ -227,6 +213,7 @@ class Producers:
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
         producer.seen_ms = seen_ms
+        self._last_marker = max(self._last_marker, offset)
         start, producer.transaction_start = producer.transaction_start, None
         if start is None:
             return None
@@ -234,24 +221,42 @@ class Producers:
         self._ending[start] = offset
         if marker.is_commit:
             return None
-        stable = min(self._open, default=offset + 1)
+        stable = next(iter(self._open), offset + 1)
         return AbortedTransaction(header.producer_id, start, offset, stable)
 
-    def refuse_stale_marker(self, header: BatchHeader, marker: TransactionMarker) -> None:
-        """Raise KafkaError for a marker of a coordinator that was replaced."""
-        producer = self.entries.get(header.producer_id)
-        if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
+    def check_marker(self, marker: NewMarker) -> None:
+        """Raise KafkaError for a marker of a replaced coordinator or of an earlier epoch.
+
+        From transaction version 2 on, the coordinator raises the epoch with each transaction, so an
+        equal epoch belongs to a later transaction than the marker. Without an open transaction
+        it is a retry whose response was lost, and must succeed (KIP-1228, KAFKA-19999).
+        """
+        producer = self.entries.get(marker.producer_id)
+        if producer is None:
+            return
+        is_open = producer.transaction_start is not None
+        is_late = marker.transaction_version >= 2 and is_open
+        if marker.producer_epoch < producer.epoch + is_late:
+            raise stale_epoch(marker.producer_id, marker.producer_epoch, producer.epoch)
+        if marker.content.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"Invalid coordinator epoch {marker.coordinator_epoch} of producer "
-                f"{header.producer_id}, the last seen is {producer.coordinator_epoch}",
+                f"Invalid coordinator epoch {marker.content.coordinator_epoch} of producer "
+                f"{marker.producer_id}, the last seen is {producer.coordinator_epoch}",
             )
 
-    def first_unstable_offset(self) -> int | None:
-        """The start of the first transaction that is open, or ended above the high watermark."""
-        if not self._open and not self._ending:
-            return None
-        return min(*self._open, *self._ending, _NO_LIMIT, _NO_LIMIT)
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has an open transaction in this epoch."""
+        producer = self.entries.get(producer_id)
+        return (
+            producer is not None
+            and producer.epoch == epoch
+            and producer.transaction_start is not None
+        )
+
+    def open_transactions(self) -> list[ProducerEntry]:
+        """The producers with an open transaction, in the order of their first offsets."""
+        return [self.entries[producer_id] for producer_id in self._open.values()]
 
     def settle(self, high_watermark: int) -> None:
         """Drop ended transactions whose markers are below the high watermark."""
@@ -259,6 +264,15 @@ class Producers:
             over = [start for start, end in self._ending.items() if end < high_watermark]
             for start in over:
                 del self._ending[start]
+            if over:
+                self._note_first()
+
+    def _note_first(self) -> None:
+        first = next(iter(self._open), None)
+        if self._ending:
+            ending = min(self._ending)
+            first = ending if first is None else min(first, ending)
+        self.first_unstable = first
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Drop producers that were idle for a long time. Returns their number.
@@ -277,6 +291,8 @@ class Producers:
 
     def roll_back(self, offset: int) -> bool:
         """Drop batches from an offset on; False if the state before them is not in memory."""
+        if self._last_marker >= offset:
+            return False  # markers change epochs, and the epoch before is not kept
         if self._open or self._ending:
             return not self._affects_transactions(offset)
         for producer in self.entries.values():
@@ -293,7 +309,7 @@ class Producers:
         return any(
             producer.transaction_start is not None or _ends_from(producer, offset)
             for producer in self.entries.values()
-        ) or any(end >= offset for end in self._ending.values())
+        )
 
     def snapshot(self) -> bytes:
         """Encode as in Kafka, which keeps only the last batch of each producer."""
@@ -329,8 +345,15 @@ class Producers:
         producers = cls()
         for producer in _entries(data, seen_ms):
             producers.entries[producer.producer_id] = producer
-            if producer.transaction_start is not None:
-                producers._open[producer.transaction_start] = producer.producer_id
+        opened = [
+            (producer.transaction_start, producer.producer_id)
+            for producer in producers.entries.values()
+            if producer.transaction_start is not None
+        ]
+        producers._open = dict(sorted(opened))
+        if any(producer.coordinator_epoch >= 0 for producer in producers.entries.values()):
+            producers._last_marker = _OFFSET_MAX
+        producers._note_first()
         return producers
 
     def add_earlier(self, header: BatchHeader) -> None:
@@ -348,6 +371,14 @@ class Producers:
                 header.max_timestamp,
             )
             producer.batches.insert(0, earlier)
+
+
+def stale_epoch(producer_id: int, epoch: int, seen: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Epoch of producer {producer_id} is {epoch}, "
+        f"which is smaller than the last seen epoch {seen}",
+    )
 
 
 def _check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:

@@ -60,3 +60,13 @@ def endpoints_of(
         if at is not None:
             found[broker.id] = NodeEndpoint(broker.id, at.host, at.port, broker.rack)
     return list(found.values())
+
+
+def broker_endpoint(services: NodeServices, node: NodeId) -> tuple[str, int] | None:
+    """Another broker's address on the listener that is our own first one."""
+    broker = services.metadata.current.brokers.get(node)
+    if broker is None or not broker.endpoints:
+        return None
+    own = services.settings.advertised()[0].name
+    found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
+    return found.host, found.port

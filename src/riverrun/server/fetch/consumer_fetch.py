@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.replication.partition import Partition
+from riverrun.replication.readable_bytes import NewlyReadable
 from riverrun.replication.reading import (
     PartitionRead,
     code_for_consumer,
@@ -218,8 +219,9 @@ class ConsumerFetch:
             partition.unwatch(self)
         self._watched.clear()
 
-    def progressed(self, partition: Partition, visible_bytes: int) -> None:
-        self._bytes_missing -= visible_bytes
+    def progressed(self, partition: Partition, readable: NewlyReadable) -> None:
+        is_committed_only = self._call.isolation_level == READ_COMMITTED
+        self._bytes_missing -= readable.stable if is_committed_only else readable.visible
         if self._bytes_missing <= 0 and self._poll is not None:
             self._poll.wake()
 

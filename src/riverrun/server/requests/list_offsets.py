@@ -130,8 +130,6 @@ async def _find(
             return OffsetAt(end, -1, partition.leader_epoch)
         case -2 | -4:  # EARLIEST, EARLIEST_LOCAL
             return OffsetAt(log.start_offset, -1, _epoch_at(partition, log.start_offset))
-        case -3:  # MAX_TIMESTAMP
-            return await _in_thread(services, partition, MAX_TIMESTAMP)
         case -5 | -6:  # LATEST_TIERED, EARLIEST_PENDING_UPLOAD
             return OffsetAt(Offset(-1), -1, LeaderEpoch(-1))
     found = await _in_thread(services, partition, timestamp)

@@ -5,7 +5,8 @@ Behaviour:
 * Responses to acks 0 and 1, and to acks=all without followers to wait for, need no task and no
   future. Otherwise one object waits for all partitions of the request.
 * With acks=0 an error closes the connection, as in Kafka.
-* Transactional batches are refused.
+* The first batch of a transaction in a partition waits until the transaction coordinator has
+  confirmed it; see ``server/transactions/transactional_produce.py``.
 
 Versions 3 to 13; 0 to 2 are advertised and refused:
 
@@ -14,12 +15,15 @@ Versions 3 to 13; 0 to 2 are advertised and refused:
 * v8: errors of single records (KIP-467)
 * v9: flexible
 * v10: the leader in the response (KIP-951)
+* v11: TRANSACTION_ABORTABLE (KIP-890)
+* v12: adds partitions to the transaction (KIP-890)
 * v13: topic ids
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -36,9 +40,12 @@ from riverrun.records.batch import (
 from riverrun.records.compression import Compression
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
+from riverrun.replication.verification_attempts import Attempt, append_transactional
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import endpoints_of, leader_of, missing
 from riverrun.server.dispatch.router import Refused
+from riverrun.server.transactions.transactional_produce import Attempts
+from riverrun.server.transactions.verification import produce_error
 from riverrun.wire.produce import (
     NO_RECORDS,
     SERVED_FROM,
@@ -68,24 +75,47 @@ RECORD_ERRORS = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
 )
-NO_TRANSACTIONS = "Transactions are not supported by this broker yet."
 
 
 def handle_frame(
     services: BrokerServices, context: RequestContext, buffer: memoryview, at: int
-) -> bytes | asyncio.Future[bytes] | None:
-    """Append every batch. Returns the response, a future of it, or None for acks=0."""
+) -> bytes | Awaitable[bytes | None] | None:
+    """Append every batch. Returns the response, an awaitable of it, or None for acks=0."""
     version = context.api_version
     call = parse_produce(buffer, at, version)
     refusal = _refusal(call, version)
     if refusal is not None:
         return _refuse_all(version, call, refusal)
+    if call.transactional_id is None:
+        return _append_all(services, context, call, buffer, None)
+    try:
+        return services.transactional_produces.submit(
+            services.replicas,
+            version,
+            call,
+            buffer,
+            lambda kept, attempts: _append_all(services, context, call, kept, attempts),
+        )
+    except KafkaError as error:
+        return _refuse_all(version, call, (error.code, error.message))
+
+
+def _append_all(
+    services: BrokerServices,
+    context: RequestContext,
+    call: ProduceCall,
+    buffer: memoryview,
+    attempts: Attempts | None,
+) -> bytes | asyncio.Future[bytes] | None:
+    """``attempts`` are those of a request with a transactional id."""
     now_ms = services.clock.now_ms()
     results: list[ProduceResult] = []
     waits: list[tuple[int, Partition, Offset]] = []
     is_refused = False
     for wanted in call.partitions:
-        result, partition, end = _append(services, context, call.acks, wanted, buffer, now_ms)
+        result, partition, end = _append(
+            services, context, call.acks, wanted, buffer, now_ms, attempts
+        )
         if partition is None:
             is_refused = True
         elif end > partition.log.high_watermark and _must_wait(call.acks, partition, end):
@@ -98,7 +128,7 @@ def handle_frame(
         return _ProduceWait(services, context, call, results, waits).future
     if is_refused:
         return _encode(services, context, results)
-    return encode_produce_response(version, results)
+    return encode_produce_response(context.api_version, results)
 
 
 def _must_wait(acks: int, partition: Partition, end: Offset) -> bool:
@@ -136,9 +166,6 @@ def _refusal(call: ProduceCall, version: int) -> tuple[ErrorCode, str | None] | 
         return ErrorCode.UNSUPPORTED_VERSION, None
     if call.acks not in (-1, 0, 1):
         return ErrorCode.INVALID_REQUIRED_ACKS, None
-    if call.transactional_id is not None:
-        # Such records could never be committed or aborted.
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     return None
 
 
@@ -161,6 +188,7 @@ def _append(
     wanted: ProducePartition,
     buffer: memoryview,
     now_ms: int,
+    attempts: Attempts | None,
 ) -> tuple[ProduceResult, Partition | None, Offset]:
     """Append one batch. Returns the result, the partition, and the end offset to commit."""
     topic, index = wanted.topic, wanted.partition
@@ -176,9 +204,17 @@ def _append(
             raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records.")
         if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        attributes = 0
         if wanted.end - wanted.start >= HEADER_BYTES:
-            _check_attributes(buffer[wanted.start + ATTRIBUTES_AT], context.api_version)
-        appended = partition.append(buffer[wanted.start : wanted.end], acks=acks, now_ms=now_ms)
+            attributes = buffer[wanted.start + ATTRIBUTES_AT]
+        batch = buffer[wanted.start : wanted.end]
+        if attributes & COMPRESSION_MASK == Compression.ZSTD:
+            _check_zstd(context.api_version)
+        if attributes & TRANSACTIONAL_BIT:
+            attempt = _verified(attempts, partition, context.api_version)
+            appended = append_transactional(partition, batch, attempt, acks=acks, now_ms=now_ms)
+        else:
+            appended = partition.append(batch, acks=acks, now_ms=now_ms)
     except (KafkaError, OSError) as error:
         batch = buffer[wanted.start : wanted.end]
         if partition is not None:
@@ -225,12 +261,23 @@ def _warn(services: BrokerServices, partition: Partition, error: OSError) -> Non
         log.warning("append failed", partition=str(partition.name), error=str(error))
 
 
-def _check_attributes(attributes: int, version: int) -> None:
-    """Validate the low byte of the attributes in the batch header."""
-    if attributes & TRANSACTIONAL_BIT:
-        # The transaction could never end, and would hold the last stable offset.
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_FROM:
+def _verified(attempts: Attempts | None, partition: Partition, version: int) -> Attempt | None:
+    """The attempt of a transactional batch; None if it needed none. Raises its error."""
+    if attempts is None:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "Transactional records need a request with a transactional id.",
+        )
+    attempt = attempts.get(partition.name)
+    if attempt is not None:
+        error = produce_error(attempt.outcome, version)
+        if error is not None:
+            raise error
+    return attempt
+
+
+def _check_zstd(version: int) -> None:
+    if version < ZSTD_FROM:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {version} are not allowed to use ZStandard compression",

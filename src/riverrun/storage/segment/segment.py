@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 from riverrun.ports.files import Buffer, Files, read_whole
 from riverrun.records.batch import NO_TIMESTAMP
@@ -26,6 +27,8 @@ from riverrun.storage.settings import LogSettings
 
 INDEX_PIECE_BYTES = 4096
 """Index entries are collected up to this size before they are written."""
+TRANSACTIONS_PIECE = 64
+"""Aborted transactions are collected up to this number. Recovery finds them in the log."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -46,6 +49,7 @@ class Segment:
     """Positions are bytes in the log file. ``size`` and ``next_offset`` end the readable part."""
 
     __slots__ = (
+        "_aborted",
         "_open_files",
         "_pending_transactions",
         "_since_entry",
@@ -101,7 +105,10 @@ class Segment:
         self.has_own_transactions = False
         """Whether it may have a transaction index."""
         self._since_entry = 0
+        self._aborted: list[AbortedTransaction] | None = None
+        """The transaction index, once it was read."""
         self._pending_transactions: list[AbortedTransaction] = []
+        """Those that are not in its file yet."""
         # A CRC is checked when a batch is appended or recovered, or read for the first time since
         # the start. [0, checked_below) and [checked_from, size) were checked.
         self.checked_below = 0
@@ -148,6 +155,7 @@ class Segment:
         """Drop the index of a closed segment, which is complete in its file."""
         if self.times is None:
             self.index = None
+            self._aborted = None
 
     def activate(self, settings: LogSettings) -> None:
         """Prepare for appends."""
@@ -225,7 +233,7 @@ class Segment:
     @property
     def index_is_due(self) -> bool:
         """Whether enough entries are collected to write them."""
-        if self._pending_transactions:
+        if len(self._pending_transactions) >= TRANSACTIONS_PIECE:
             return True
         return self.index is not None and len(self.index.pending) >= INDEX_PIECE_BYTES
 
@@ -265,17 +273,35 @@ class Segment:
     def note_transaction(self, transaction: AbortedTransaction) -> None:
         """Add an aborted transaction, which is written with the other indexes."""
         self._pending_transactions.append(transaction)
+        if self._aborted is not None:
+            self._aborted.append(transaction)
         self.has_own_transactions = True
 
-    def transactions(self, files: Files) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers are in this segment."""
+    def transactions(self, files: Files) -> Sequence[AbortedTransaction]:
+        """The aborted transactions whose markers are in this segment, in their order."""
         if not self.has_own_transactions:
-            return []
-        found: list[AbortedTransaction] = []
-        with contextlib.suppress(FileNotFoundError):
-            data = read_whole(files, self.path_of(TRANSACTION_INDEX_SUFFIX))
-            found.extend(parse_transactions(data) or ())
-        return found + self._pending_transactions
+            return ()
+        if self._aborted is None:
+            found: list[AbortedTransaction] = []
+            with contextlib.suppress(FileNotFoundError):
+                data = read_whole(files, self.path_of(TRANSACTION_INDEX_SUFFIX))
+                found.extend(parse_transactions(data) or ())
+            self._aborted = found + self._pending_transactions
+        return self._aborted
+
+    def truncate_transactions(self, files: Files, offset: int) -> None:
+        """Drop the transactions whose markers are at or above an offset."""
+        known = self.transactions(files)
+        kept = [entry for entry in known if entry.last_offset < offset]
+        if len(kept) == len(known):
+            return
+        self._aborted, self._pending_transactions = kept, []
+        data = b"".join(entry.encode() for entry in kept)
+        with contextlib.closing(
+            files.open(self.path_of(TRANSACTION_INDEX_SUFFIX), create=True)
+        ) as file:
+            file.truncate(0)
+            file.write_at(0, data)
 
 
 def _append_entries(

@@ -136,6 +136,7 @@ class Segments(Sequence[Segment]):
         rules = OffsetRules(below=offset)
         scan(file, segment, ReplayedState.ignored(), start=segment.size, size=size, rules=rules)
         file.truncate(segment.size)
+        segment.truncate_transactions(self._files, segment.next_offset)
         segment.synced_size = min(segment.synced_size, segment.size)
         segment.checked_from = min(segment.checked_from, segment.size)
         segment.write_indexes(self._files, exactly=True)

@@ -1,0 +1,168 @@
+"""WriteTxnMarkers: end transactions in the partitions that this node leads.
+
+Behaviour:
+
+* Transaction coordinators send it, and administrators to abort a hanging transaction (KIP-664).
+* The markers of one request for one partition are appended in one write.
+* The response waits until all markers are committed.
+
+Versions 1 and 2:
+
+* v2: the transaction version, by which the producer epoch is checked (KIP-1228)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+import structlog
+
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import Offset
+from riverrun.replication.markers import append_markers
+from riverrun.replication.partition import Partition
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.redirects import missing
+from riverrun.server.services import BrokerServices
+from riverrun.storage.markers import NewMarker, TransactionMarker
+from riverrun.wire.messages.write_txn_markers_request import (
+    WritableTxnMarker,
+    WriteTxnMarkersRequest,
+)
+from riverrun.wire.messages.write_txn_markers_response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+
+COMMIT_SECONDS_MAX: Final = 30.0
+"""Kafka's default of request.timeout.ms. The coordinator sends the markers again."""
+
+PartitionKey = tuple[str, int]
+Codes = list[ErrorCode]
+
+log = structlog.get_logger("riverrun.transactions")
+
+
+async def handle(
+    services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    by_partition: dict[PartitionKey, dict[int, NewMarker]] = {}
+    for place, marker in enumerate(request.markers):
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                by_partition.setdefault((topic.name, index), {})[place] = _new(marker)
+    # All appends happen before the first wait, so the partitions are written in one turn.
+    waits = {
+        key: _write(services, key, list(markers.values())) for key, markers in by_partition.items()
+    }
+    codes: dict[tuple[PartitionKey, int], ErrorCode] = {}
+    for key, wait in waits.items():
+        written = await wait
+        for place, code in zip(by_partition[key], written, strict=True):
+            codes[key, place] = code
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=codes[(topic.name, index), place]
+                            )
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for place, marker in enumerate(request.markers)
+        )
+    )
+
+
+def failed(
+    request: WriteTxnMarkersRequest, code: ErrorCode, message: str | None
+) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+def _new(marker: WritableTxnMarker) -> NewMarker:
+    return NewMarker(
+        marker.producer_id,
+        marker.producer_epoch,
+        TransactionMarker(marker.transaction_result, marker.coordinator_epoch),
+        marker.transaction_version,
+    )
+
+
+def _write(
+    services: BrokerServices, key: PartitionKey, markers: Sequence[NewMarker]
+) -> Awaitable[Codes]:
+    """Append the markers of one partition now. The result follows when they are committed."""
+    topic, index = key
+    partition = services.replicas.find(topic, index)
+    try:
+        if partition is None:
+            raise KafkaError(missing(services, topic, index))
+        appended = append_markers(partition, markers, now_ms=services.clock.now_ms())
+    except KafkaError as error:
+        return _refused(markers, error.code)
+    except OSError as error:
+        log.warning("markers not written", partition=f"{topic}-{index}", error=str(error))
+        return _refused(markers, ErrorCode.KAFKA_STORAGE_ERROR)
+    codes = [ErrorCode.NONE if error is None else error.code for error in appended.errors]
+    return _committed(partition, appended.end, codes)
+
+
+async def _refused(markers: Sequence[NewMarker], code: ErrorCode) -> Codes:
+    return [code] * len(markers)
+
+
+def _committed(partition: Partition, end: Offset, codes: Codes) -> Awaitable[Codes]:
+    done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def committed(code: ErrorCode) -> None:
+        if not done.done():
+            done.set_result(code)
+
+    if end > partition.log.high_watermark:
+        partition.when_committed(end, committed)
+    else:
+        committed(ErrorCode.NONE)
+
+    async def wait() -> Codes:
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                code = await done
+        except TimeoutError:
+            code = ErrorCode.REQUEST_TIMED_OUT
+        finally:
+            partition.cancel_produce(committed)
+        if code is ErrorCode.NONE:
+            return codes
+        return [code if one is ErrorCode.NONE else one for one in codes]
+
+    return wait()

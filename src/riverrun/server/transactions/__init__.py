@@ -1,0 +1,1 @@
+"""Transactions on a broker: verification of produced batches, and markers."""

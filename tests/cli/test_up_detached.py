@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.up import node_output
-from riverrun.cli.up.node_output import RotatingFile
+from riverrun.cli.supervision import node_output
+from riverrun.cli.supervision.node_output import RotatingFile
 from riverrun.cli.up.state import LOCK_FILE, STATE_FILE, UpState, supervised, supervisor_of
 from riverrun.cli.up.status import duration_in_words
 from tests.cli.commands import Cli

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from riverrun.cli.supervision.log_reasons import reason_in
 from riverrun.cli.up.files import NodeFiles, plan, prepare_first_start
-from riverrun.cli.up.messages import ourselves, reason_in
+from riverrun.cli.up.messages import ourselves
 from riverrun.cli.up.ports import refusal, taken_ports
 from tests.processes import Server, executable, free_ports
 

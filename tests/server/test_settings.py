@@ -1,17 +1,18 @@
 """Settings from files, the environment and flags."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from riverrun.model.security import NOT_SUPPORTED
 from riverrun.model.settings import SettingError
-from riverrun.server.main import settings_texts
 from riverrun.server.settings import (
     NodeSettings,
     declared_settings,
     from_environment,
     read_file,
+    settings_texts,
     unknown_variables,
 )
 
@@ -190,7 +191,7 @@ def test_synonym_from_a_source_of_higher_precedence_wins(
     path.write_text(f"log.retention.{file}\n")
     if environment:
         monkeypatch.setenv("RIVERRUN_LOG_RETENTION_HOURS", environment)
-    settings = NodeSettings.from_texts(settings_texts(path, flags))
+    settings = NodeSettings.from_texts(settings_texts(path, flags, os.environ))
     assert settings.log.retention_ms == milliseconds
 
 

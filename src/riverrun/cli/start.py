@@ -1,8 +1,9 @@
-"""``riverrun start``: one node in the foreground, from a file, the environment and flags."""
+"""``riverrun start``: one node in the foreground, from a file, the environment and flags; with
+``--processes`` the brokers of a whole host (``cli.host``)."""
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
 import typer
@@ -60,6 +61,14 @@ def start(
     rack: str | None = typer.Option(
         None, "--rack", help="Rack or zone; replicas are spread over racks (broker.rack)."
     ),
+    processes: str | None = typer.Option(
+        None,
+        "--processes",
+        metavar="N|auto",
+        help="Run N brokers of this host as one unit, or one per usable core (processes). The "
+        "first has the given id, ports and roles. Each further one is a broker with an id 1000 "
+        "higher and ports 10 higher. Their data is in node-ID below the data directories.",
+    ),
     cluster_id: str | None = typer.Option(
         None, "--cluster-id", help="Join or form this cluster and no other (cluster.id)."
     ),
@@ -70,7 +79,7 @@ def start(
         help="Any setting; may be repeated. `riverrun docs settings` lists all.",
     ),
 ) -> None:
-    """Start one node and run it until Ctrl-C or SIGTERM.
+    """Start one node, or all of a host, until Ctrl-C or SIGTERM.
 
     Settings come from --config, then from RIVERRUN_* environment variables, then from flags; later
     ones win. A node without data joins the cluster of its seeds. If all seeds respond and have no
@@ -79,11 +88,12 @@ def start(
     \b
     riverrun start --config data/node-1.toml
     riverrun start --node-id 1 --advertised-addr node1:9092 --seed-nodes node2:9092,node3:9092
+    riverrun start --node-id 1 --advertised-addr node1:9092 --processes auto --data /d1,/d2
     RIVERRUN_LOG_LEVEL=debug riverrun start --data /var/tmp/demo --set num.partitions=3
     """
-    from riverrun.cli.support.options import parse_settings
+    from riverrun.cli.support.options import USAGE, fail, parse_settings
     from riverrun.model.settings import SettingError
-    from riverrun.server.main import REFUSED, run, settings_texts
+    from riverrun.server.settings import settings_texts
 
     flags = parse_settings(settings)
     given = {
@@ -94,16 +104,29 @@ def start(
         "default.replication.factor": default_replication_factor,
         "process.roles": roles,
         "broker.rack": rack,
+        "processes": processes,
         "cluster.id": cluster_id,
     }
     flags |= {name: str(value) for name, value in given.items() if value is not None}
     try:
-        texts = settings_texts(config, flags)
+        texts = settings_texts(config, flags, os.environ)
     except SettingError as error:
-        print(f"riverrun: {error}", file=sys.stderr)
-        raise typer.Exit(REFUSED) from None
+        fail(str(error), USAGE)
     if advertised_addr is not None:
         texts = reached_at(advertised_addr, texts)
+    if texts.get("processes"):
+        from riverrun.cli.host.start import run_unit
+
+        raise typer.Exit(run_unit(texts))
+    from riverrun.server.host.directories import is_base_of_unit
+    from riverrun.server.main import run
+
+    if is_base_of_unit(directory := texts.get("log.dirs", "")):
+        fail(
+            f"{directory} holds the directories of several nodes: add --processes N, or name the "
+            "directory of one node with --data",
+            USAGE,
+        )
     raise typer.Exit(run(texts))
 
 

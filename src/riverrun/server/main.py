@@ -36,7 +36,6 @@ from msgspec import Struct, field
 from riverrun.metadata.quorum import MetadataError
 from riverrun.model.errors import KafkaError
 from riverrun.model.names import LOCK
-from riverrun.model.setting_names import overridden
 from riverrun.model.settings import SettingError
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.files import Files, OsFiles, lock_owner
@@ -50,8 +49,7 @@ from riverrun.server.service_manager import ServiceManager
 from riverrun.server.settings import (
     Address,
     NodeSettings,
-    from_environment,
-    read_file,
+    settings_texts,
     unknown_variables,
 )
 from riverrun.server.socket_activation import adopt_sockets, passed_descriptors
@@ -111,15 +109,6 @@ def run(
     )
     host = host or NodeHost()
     return uvloop.run(_serve(settings, supervision, host.files), loop_factory=host.new_loop)
-
-
-def settings_texts(config: Path | None, flags: Mapping[str, str]) -> dict[str, str]:
-    """Settings from the file, the environment and flags. Later sources override earlier ones."""
-    texts = read_file(config) if config is not None else {}
-    texts = overridden(overridden(texts, from_environment(os.environ)), flags)
-    if "log.dirs" not in texts and "node.id" in texts:
-        texts["log.dirs"] = f"data/node-{texts['node.id']}"
-    return texts
 
 
 def _boot_id() -> str:
@@ -253,7 +242,7 @@ def main(arguments: list[str], host: NodeHost | None = None) -> int:
     """``python -m riverrun.server CONFIG [READY_FD PARENT_FD [prefixed]]``."""
     config, *descriptors = arguments
     try:
-        texts = settings_texts(Path(config), {})
+        texts = settings_texts(Path(config), {}, os.environ)
     except SettingError as error:
         print(f"riverrun: {error}", file=sys.stderr)  # noqa: T201
         return REFUSED

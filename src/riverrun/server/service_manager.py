@@ -14,50 +14,27 @@ from collections.abc import Mapping
 from typing import Final
 
 EXTENSION_SECONDS: Final = 60.0
+EXTEND_TIMEOUT: Final = f"EXTEND_TIMEOUT_USEC={int(EXTENSION_SECONDS * 1_000_000)}"
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+ALIVE: Final = "WATCHDOG=1"
 WATCHDOG_FRACTION: Final = 0.5
 """``sd_watchdog_enabled(3)`` recommends to report every half of the limit."""
 
 
-class ServiceManager:
-    """``starting``, ``ready`` and ``stopping`` are called once each, in this order."""
+class NotifySocket:
+    """The socket of the service manager, if there is one."""
 
-    def __init__(self, environment: Mapping[str, str], process_id: int) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         if self._address.startswith("@"):
             self._address = "\0" + self._address[1:]  # the abstract namespace of Linux
-        self._watchdog_seconds = _watchdog_seconds(environment, process_id)
-        self._timer: asyncio.TimerHandle | None = None
 
-    def starting(self) -> None:
-        if self._address:
-            extension = int(EXTENSION_SECONDS * 1_000_000)
-            self._repeat(f"EXTEND_TIMEOUT_USEC={extension}", EXTENSION_SECONDS / 2)
+    @property
+    def is_present(self) -> bool:
+        return bool(self._address)
 
-    def ready(self) -> None:
-        self._stop_repeating()
-        self._send("READY=1")
-        if self._address and self._watchdog_seconds is not None:
-            self._repeat("WATCHDOG=1", self._watchdog_seconds * WATCHDOG_FRACTION)
-
-    def stopping(self) -> None:
-        """The watchdog is still fed: a stop moves leaderships first, which may take a while."""
-        self._send("STOPPING=1")
-
-    def close(self) -> None:
-        self._stop_repeating()
-
-    def _repeat(self, message: str, interval_seconds: float) -> None:
-        """Send it from the event loop: a loop that hangs falls silent."""
-        self._send(message)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(interval_seconds, self._repeat, message, interval_seconds)
-
-    def _stop_repeating(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _send(self, message: str) -> None:
+    def send(self, message: str) -> None:
         if not self._address:
             return
         # A manager that does not listen must not stop the node.
@@ -66,7 +43,44 @@ class ServiceManager:
             out.sendto(message.encode(), self._address)
 
 
-def _watchdog_seconds(environment: Mapping[str, str], process_id: int) -> float | None:
+class ServiceManager:
+    """``starting``, ``ready`` and ``stopping`` are called once each, in this order."""
+
+    def __init__(self, environment: Mapping[str, str], process_id: int) -> None:
+        self._socket = NotifySocket(environment)
+        self._watchdog_seconds = watchdog_seconds(environment, process_id)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def starting(self) -> None:
+        if self._socket.is_present:
+            self._repeat(EXTEND_TIMEOUT, EXTENSION_SECONDS / 2)
+
+    def ready(self) -> None:
+        self._stop_repeating()
+        self._socket.send(READY)
+        if self._socket.is_present and self._watchdog_seconds is not None:
+            self._repeat(ALIVE, self._watchdog_seconds * WATCHDOG_FRACTION)
+
+    def stopping(self) -> None:
+        """The watchdog is still fed: a stop moves leaderships first, which may take a while."""
+        self._socket.send(STOPPING)
+
+    def close(self) -> None:
+        self._stop_repeating()
+
+    def _repeat(self, message: str, interval_seconds: float) -> None:
+        """Send it from the event loop: a loop that hangs falls silent."""
+        self._socket.send(message)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(interval_seconds, self._repeat, message, interval_seconds)
+
+    def _stop_repeating(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def watchdog_seconds(environment: Mapping[str, str], process_id: int) -> float | None:
     """The limit between two reports; None if the manager expects none from this process."""
     microseconds = environment.get("WATCHDOG_USEC", "")
     process = environment.get("WATCHDOG_PID", str(process_id))

@@ -25,13 +25,14 @@ from riverrun.coordinator.settings import GroupSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId
 from riverrun.model.security import check_security, is_security_setting
-from riverrun.model.setting_names import SYNONYMS, flattened, not_toml
+from riverrun.model.setting_names import SYNONYMS, flattened, not_toml, overridden
 from riverrun.model.settings import Setting, SettingError, SettingKind, Settings, setting
 from riverrun.placement.settings import PlacementSettings
 from riverrun.raft.settings import QuorumSettings
 from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
+from riverrun.server.host.settings import PROCESSES, HostSettings
 from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
@@ -171,6 +172,7 @@ class NodeSettings:
     quorum: QuorumSettings
     follower: FollowerSettings
     metrics: MetricsSettings
+    host: HostSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -295,6 +297,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "quorum": QuorumSettings,
     "follower": FollowerSettings,
     "metrics": MetricsSettings,
+    "host": HostSettings,
 }
 
 
@@ -320,12 +323,23 @@ def read_file(path: Path) -> dict[str, str]:
     }
 
 
+def settings_texts(
+    config: Path | None, flags: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Settings from the file, the environment and flags. Later sources override earlier ones."""
+    texts = read_file(config) if config is not None else {}
+    texts = overridden(overridden(texts, from_environment(environment)), flags)
+    if "log.dirs" not in texts and "node.id" in texts and not texts.get(PROCESSES):
+        texts["log.dirs"] = f"data/node-{texts['node.id']}"
+    return texts
+
+
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``.
 
     Unknown variables are left out, except Kafka's security settings: those are refused later.
     """
-    known = {_variable(name): name for name in _names()}
+    known = {variable_of(name): name for name in _names()}
     found: dict[str, str] = {}
     for variable, text in sorted(environment.items()):
         name = known.get(variable) or _security_setting(variable, text)
@@ -352,7 +366,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     They are not errors, unlike in a file: other programs may use the prefix too.
     """
-    known = [_variable(name).removeprefix(ENVIRONMENT_PREFIX) for name in _names()]
+    known = [variable_of(name).removeprefix(ENVIRONMENT_PREFIX) for name in _names()]
     found: list[str] = []
     for variable in sorted(environment):
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
@@ -363,7 +377,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
 
 

@@ -1,7 +1,7 @@
 """``riverrun up``: a cluster on this machine, with one command, in the foreground or detached.
 
 Each node is a process, started from a file that ``riverrun start --config`` accepts as well.
-``files`` writes these files, ``ports`` checks the ports, ``processes`` starts and stops the nodes,
+``files`` writes these files, ``ports`` checks the ports, ``supervisor`` runs the nodes,
 ``messages`` prints the result, and ``other_nodes`` finds nodes that keep running. ``detached``
 starts this command again in the background, ``state`` records it in the data directory, and
 ``status`` and ``down`` find it there.
@@ -21,6 +21,7 @@ import typer
 
 if TYPE_CHECKING:
     from riverrun.cli.up.files import NodeFiles
+    from riverrun.cli.up.state import SupervisedNode
 
 OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
 """Settings chosen by this program and printed for the user."""
@@ -212,14 +213,19 @@ def _run(
     plan: _Plan,
 ) -> int:
     """Start, wait, and stop everything; returns the exit code."""
+    from riverrun.cli.supervision.node_output import FileOutput, TerminalOutput
+    from riverrun.cli.supervision.processes import NodeLaunch
     from riverrun.cli.up.messages import announcement
-    from riverrun.cli.up.node_output import FileOutput, TerminalOutput
-    from riverrun.cli.up.processes import NodeLaunch, Processes
-    from riverrun.cli.up.state import UpState
+    from riverrun.cli.up.state import LOG_FILE, UpState
+    from riverrun.cli.up.supervisor import Supervisor
 
-    output: FileOutput | TerminalOutput = TerminalOutput(cluster)
+    has_several = len(cluster) > 1
+    output: FileOutput | TerminalOutput = TerminalOutput(
+        [node.id for node in cluster], has_pipes=has_several, is_prefixed=has_several
+    )
     if plan.is_detached:
-        output = FileOutput(data, cluster, is_ephemeral=plan.is_ephemeral)
+        paths = {node.id: node.log_file for node in cluster}
+        output = FileOutput(data / LOG_FILE, paths, is_ephemeral=plan.is_ephemeral)
     state = UpState(
         pid=os.getpid(),
         data=str(data),
@@ -228,25 +234,31 @@ def _run(
         is_ephemeral=plan.is_ephemeral,
     )
     launch = NodeLaunch(module=plan.node_module, parent_fd=plan.parent_fd)
-    processes = Processes(cluster, environments, output, launch, is_ephemeral=plan.is_ephemeral)
-    processes.start()
-    state = replace(state, nodes=[node.state(has_log_file=plan.is_detached) for node in cluster])
+    supervisor = Supervisor(cluster, environments, output, launch, is_ephemeral=plan.is_ephemeral)
+    processes = supervisor.processes
+
+    def states(nodes: Sequence[NodeFiles]) -> list[SupervisedNode]:
+        has_log = plan.is_detached
+        return [node.state(processes.process_id(node.id), has_log_file=has_log) for node in nodes]
+
+    supervisor.start()
+    state = replace(state, nodes=states(cluster))
     state.write()
-    serving, code = processes.wait_ready()
+    serving, code = supervisor.wait_ready()
     if serving and not processes.is_stopping:
-        nodes = [node.state(has_log_file=plan.is_detached) for node in serving]
-        missing = processes.missing(serving)
-        state = replace(state, is_ready=True, nodes=nodes, missing=missing)
+        missing = supervisor.missing(serving)
+        state = replace(state, is_ready=True, nodes=states(serving), missing=missing)
         state.write()
         print(announcement(state, as_json=plan.as_json), flush=True)
         if isinstance(output, FileOutput):
             processes.release_parent()
             output.detach()
-        code = processes.watch()
+        code = supervisor.watch()
     from riverrun.cli.up import other_nodes as elsewhere  # needs asyncio, which the start does not
 
-    found = elsewhere.others(cluster) if processes.is_interrupted else {}
-    processes.stop()
+    ours = [node for node in cluster if processes.is_running(node.id)]
+    found = elsewhere.others(ours) if processes.is_interrupted else {}
+    supervisor.stop()
     if serving and (there := elsewhere.still_there(found, cluster)):
         processes.say(elsewhere.in_words(there, cluster))
     for node in cluster:

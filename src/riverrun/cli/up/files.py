@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,18 +25,15 @@ VOTERS_MAX = 5
 REPLICAS_MAX = 3
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """One node's process and addresses."""
+    """One node's files and addresses."""
 
     id: int
     port: int
     data: Path
     config: Path
     draft: Path
-    process: subprocess.Popen[bytes] | None = None
-    ready: int = -1
-    log: int = -1
 
     @property
     def name(self) -> str:
@@ -56,11 +52,10 @@ class NodeFiles:
         """The log of the node, if the cluster is detached."""
         return self.data.with_name(f"{self.name}.log")
 
-    def state(self, *, has_log_file: bool) -> SupervisedNode:
-        assert self.process is not None, f"node {self.id} was never started"
+    def state(self, pid: int, *, has_log_file: bool) -> SupervisedNode:
         return SupervisedNode(
             id=self.id,
-            pid=self.process.pid,
+            pid=pid,
             client=self.client,
             http=self.http,
             data=str(self.data),

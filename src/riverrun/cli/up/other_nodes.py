@@ -17,12 +17,10 @@ CALL_SECONDS_MAX = 0.5
 """The user has pressed Ctrl-C and waits."""
 
 
-def others(cluster: Sequence[NodeFiles]) -> dict[int, Address]:
-    """All nodes known to our nodes that are not our processes, by id."""
+def others(ours: Sequence[NodeFiles]) -> dict[int, Address]:
+    """All nodes known to our running nodes that are not our processes, by id."""
     from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
-
-    ours = [node for node in cluster if node.process and node.process.poll() is None]
 
     async def ask() -> dict[int, Address]:
         places = [parse_bootstrap(node.client)[0] for node in ours]

@@ -1,0 +1,1 @@
+"""The supervisor behind ``riverrun start --processes``."""

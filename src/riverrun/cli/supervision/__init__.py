@@ -1,0 +1,1 @@
+"""Runs nodes as child processes, for ``riverrun up`` and ``riverrun start --processes``."""

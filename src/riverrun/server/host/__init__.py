@@ -1,0 +1,1 @@
+"""Several brokers of one host as one unit: ``riverrun start --processes``."""

@@ -31,6 +31,7 @@ ASYNC_MODULES = (
     "coordinator/coordinators.py",
     "coordinator/led_shards.py",
     "coordinator/shard_runner.py",
+    "coordinator/transactions/coordinators.py",
     "metadata/log_store.py",
     "metadata/metadata_log.py",
     "metadata/publisher.py",

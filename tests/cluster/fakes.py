@@ -57,6 +57,12 @@ class NodeLevel(Settings):
     offsets_segment: int = setting(
         104857600, name="offsets.topic.segment.bytes", kind=SettingKind.INT, doc="small"
     )
+    state_partitions: int = setting(50, name="transaction.state.log.num.partitions", doc="fifty")
+    state_replicas: int = setting(3, name="transaction.state.log.replication.factor", doc="three")
+    state_min_isr: int = setting(2, name="transaction.state.log.min.isr", doc="two")
+    state_segment: int = setting(
+        104857600, name="transaction.state.log.segment.bytes", kind=SettingKind.INT, doc="small"
+    )
 
 
 def declared() -> tuple[Setting, ...]:

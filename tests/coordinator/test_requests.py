@@ -186,7 +186,6 @@ def test_other_coordinator_types_are_refused() -> None:
     async def driver(server: Server) -> None:
         key = ApiKey.FIND_COORDINATOR
         for kind, code in (
-            (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
             (2, ErrorCode.INVALID_REQUEST),
             (7, ErrorCode.INVALID_REQUEST),
         ):

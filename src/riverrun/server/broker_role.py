@@ -18,12 +18,9 @@ import structlog
 from msgspec.structs import asdict
 
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
-from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import TopicName
-from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.aio import LogLimiter, OwnedTasks
 from riverrun.raft.leading import CHECK_QUORUM_FACTOR
@@ -40,15 +37,16 @@ from riverrun.server.controller_link import previous_run
 from riverrun.server.controller_link.channel import ControllerChannel, ControllerChannels
 from riverrun.server.controller_link.lifecycle import BrokerIdentity, Lifecycle
 from riverrun.server.controller_link.producer_ids import ProducerIds
+from riverrun.server.coordination import build_groups, build_transactions, coordinated_topics
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.redirects import broker_endpoint
 from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.metrics.group_lag import GroupLag
 from riverrun.server.metrics.node_metrics import declare_metrics
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
-from riverrun.server.offsets_topic import OffsetsTopic
 from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.server.transactions.coordinator_link import CoordinatorLink
+from riverrun.server.transactions.markers import build_marker_sender
 from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.storage.log import Log
 from riverrun.storage.recovery.loss import remove_loss
@@ -114,7 +112,9 @@ class BrokerRole:
         )
         # The epoch of the last run is compared with the logs before missing logs are created.
         lifecycle = _build_lifecycle(node, replicas, channels, boot_id)
+        producer_ids = ProducerIds(lifecycle, channels.open("producer-ids"))
         self._coordinators = CoordinatorLink(node, tasks, lambda: self.services)
+        self._markers = build_marker_sender(node, lambda: self.services, on_bug)
         self.services = services = BrokerServices(
             **asdict(node),
             forwarder=forwarder,
@@ -122,16 +122,17 @@ class BrokerRole:
             leader_throttle=Throttle(
                 settings.node_id, settings.replication.leader_throttled_rate, leader_list
             ),
-            groups=_build_groups(node, on_bug),
+            groups=build_groups(node, on_bug),
+            transactions=build_transactions(node, self._markers, producer_ids, on_bug),
             fetch_sessions=FetchSessions(settings.replication.fetch_sessions_max, node.randomness),
             lifecycle=lifecycle,
-            producer_ids=ProducerIds(lifecycle, channels.open("producer-ids")),
+            producer_ids=producer_ids,
             append_warnings=LogLimiter(node.clock, interval_seconds=APPEND_WARNING_SECONDS),
             topics_traffic=TopicsTraffic(node.metrics, topics_max=settings.metrics.topics_max),
             verifier=self._coordinators.verifier,
             transactional_produces=TransactionalProduces(self._coordinators.verifier),
         )
-        self._offsets = OffsetsTopic(services.groups, services.log_manager, services.clock)
+        self._coordinated = coordinated_topics(services)
         self._is_started = False
         self._fetchers = _build_fetchers(services)
         self._isr_sender = _build_isr_sender(services, proposals, channels.open("isr"))
@@ -162,8 +163,10 @@ class BrokerRole:
         """Follow leaders and coordinate groups. The broker must be registered."""
         services, tasks = self.services, self._tasks
         self._is_started = True
-        self._offsets.follow(services.replicas)
+        for topic in self._coordinated:
+            topic.follow(services.replicas)
         services.groups.start()
+        services.transactions.start()
         scrub = Scrubber(
             services.logs,
             services.settings.scrub,
@@ -191,6 +194,8 @@ class BrokerRole:
         self._group_lag.close()
         if self._is_started:
             await self.services.groups.stop()
+            await self.services.transactions.stop()
+        await self._markers.stop()
         self._coordinators.close()
         await self._fetchers.stop()
         await self._flusher.stop()
@@ -228,7 +233,10 @@ class BrokerRole:
             for name in names:
                 self.services.topics_traffic.topic_deleted(name)
         if self._is_started and changed:
-            self._offsets.follow(replicas)
+            for coordinated in self._coordinated:
+                coordinated.follow(replicas)
+        if delta.changed_topics or delta.deleted_topics:
+            self._markers.leaders_changed()
 
     def _replicas_changed(self, changed: list[Partition]) -> None:
         if changed:
@@ -295,23 +303,6 @@ class BrokerRole:
             "damaged": {str(partition.name): partition.log.damage for partition in damaged},
             "is_disk_full": self.services.log_manager.is_disk_full,
         }
-
-
-def _build_groups(node: NodeServices, on_bug: Callable[[BaseException], None]) -> GroupCoordinators:
-    return GroupCoordinators(
-        node.settings.group,
-        clock=node.clock,
-        randomness=node.randomness,
-        metrics=node.metrics,
-        partitions=lambda: _offsets_partitions(node),
-        failed=on_bug,
-    )
-
-
-def _offsets_partitions(node: NodeServices) -> int:
-    """The partition count that the offsets topic has or will get."""
-    topic = node.metadata.current.topics_by_name.get(TopicName(OFFSETS_TOPIC))
-    return len(topic.partitions) if topic else node.settings.group.offsets_topic_partitions
 
 
 def _build_lifecycle(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from riverrun.cluster.active_controller import ActiveController
     from riverrun.cluster.configs.node_configs import Configs
     from riverrun.coordinator.coordinators import GroupCoordinators
+    from riverrun.coordinator.transactions.coordinators import TransactionCoordinators
     from riverrun.metadata.metadata_log import MetadataLog
     from riverrun.model.ids import NodeId
     from riverrun.ports.aio import LogLimiter
@@ -61,6 +62,7 @@ class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     replicas: Replicas
     leader_throttle: Throttle
     groups: GroupCoordinators
+    transactions: TransactionCoordinators
     fetch_sessions: FetchSessions
     lifecycle: Lifecycle
     producer_ids: ProducerIds

@@ -22,6 +22,7 @@ from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
+from riverrun.coordinator.transactions.settings import TransactionSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId
 from riverrun.model.security import check_security, is_security_setting
@@ -168,6 +169,7 @@ class NodeSettings:
     balance: BalanceSettings
     replication: ReplicationSettings
     group: GroupSettings
+    transaction: TransactionSettings
     formation: FormationSettings
     quorum: QuorumSettings
     follower: FollowerSettings
@@ -293,6 +295,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "balance": BalanceSettings,
     "replication": ReplicationSettings,
     "group": GroupSettings,
+    "transaction": TransactionSettings,
     "formation": FormationSettings,
     "quorum": QuorumSettings,
     "follower": FollowerSettings,

@@ -339,20 +339,14 @@ def test_idempotent_producers_get_distinct_ids() -> None:
         ("", -1, -1, ErrorCode.INVALID_REQUEST),
         (None, 5, -1, ErrorCode.INVALID_REQUEST),
         (None, -1, 5, ErrorCode.INVALID_REQUEST),
-        ("t", -1, -1, ErrorCode.UNSUPPORTED_VERSION),
+        ("t", 5, -1, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_transactional_producer_is_refused(
+def test_invalid_producer_is_refused(
     transaction: str | None, producer_id: int, epoch: int, code: ErrorCode
 ) -> None:
     response = init(Node(), transaction, producer_id, epoch)
     assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
-
-
-@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_transaction_timeout_is_limited(timeout_ms: int) -> None:
-    response = init(Node(), "t", timeout_ms=timeout_ms)
-    assert response.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 def test_resource_named_twice_is_described_once() -> None:

@@ -271,17 +271,24 @@ def test_topic_that_cannot_be_created_is_unknown() -> None:
     ]
 
 
-def test_offsets_topic_is_created_with_its_own_settings() -> None:
+def test_internal_topics_are_created_with_their_own_settings() -> None:
     node = Node()
-    response = ask(node, 13, names("__consumer_offsets", "__transaction_state"))
+    response = ask(
+        node, 13, names("__consumer_offsets", "__transaction_state", "__share_group_state")
+    )
     assert codes(response) == [
         ("__consumer_offsets", ErrorCode.NONE),
-        ("__transaction_state", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("__transaction_state", ErrorCode.NONE),
+        ("__share_group_state", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     assert len(response.topics[0].partitions) == 50
     settings = node.configs.log_settings(node.log.current, "__consumer_offsets")
     assert settings.cleanup_policy == ("compact",)
     assert settings.segment_bytes == 104857600
+    settings = node.configs.log_settings(node.log.current, "__transaction_state")
+    assert settings.cleanup_policy == ("compact",)
+    assert settings.compression_type == "uncompressed"
+    assert settings.min_insync_replicas == 1  # it has one replica
 
 
 # Cached bytes

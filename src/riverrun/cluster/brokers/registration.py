@@ -53,6 +53,7 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "metadata.version": (30, 30),
     "kraft.version": (0, 1),
     "eligible.leader.replicas.version": (0, 1),
+    "transaction.version": (0, 2),
 }
 """Feature levels that this version supports, by name (KIP-584)."""
 

@@ -1,10 +1,9 @@
-"""FindCoordinator: the node that coordinates a group.
+"""FindCoordinator: the node that coordinates a group or a transactional id.
 
 Behaviour:
 
-* The topic ``__consumer_offsets`` is created on first use, and the response waits for it. Kafka
-  responds at once, and its client retries.
-* Transactions are not supported: their error is one that no client retries.
+* The topic ``__consumer_offsets`` or ``__transaction_state`` is created on first use, and the
+  response waits for it. Kafka responds at once, and its client retries.
 * Share groups get the response of a Kafka with share.version 0: never available.
 
 Versions 0 to 6:
@@ -21,12 +20,12 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from riverrun.cluster.topics.auto_creation import offsets_topic
+from riverrun.cluster.topics.auto_creation import creatable
 from riverrun.coordinator.hashing import partition_of
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
-from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
@@ -37,16 +36,12 @@ MANY_KEYS_SINCE: Final = 4
 SHARE_SINCE: Final = 6
 SHARE_KEY: Final = re.compile(r"[^:]*[^:\s][^:]*:[A-Za-z0-9_-]{22}:[0-9]{1,9}")
 """Group, topic id and partition."""
-TOPIC: Final = TopicName(OFFSETS_TOPIC)
 MESSAGES: Final = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
     ErrorCode.INVALID_REQUEST: (
         "This most likely occurs because of a request being malformed by the client library or "
         "the message was sent to an incompatible broker. See the broker logs for more details."
-    ),
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "Transactions are not supported by this broker yet."
     ),
 }
 """Kafka's texts, also for success."""
@@ -58,14 +53,22 @@ class KeyType(IntEnum):
     SHARE = 2
 
 
+TOPICS: Final = {
+    KeyType.GROUP: TopicName(OFFSETS_TOPIC),
+    KeyType.TRANSACTION: TopicName(TRANSACTIONS_TOPIC),
+}
+"""The topic whose partitions decide the coordinator."""
+
+
 async def handle(
     services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     has_many = context.api_version >= MANY_KEYS_SINCE
     keys = request.coordinator_keys if has_many else (request.key,)
     is_known = request.key_type in tuple(KeyType)
-    if request.key_type == KeyType.GROUP and keys:
-        await _create_topic(services)
+    topic = TOPICS.get(KeyType(request.key_type)) if is_known else None
+    if topic is not None and keys:
+        await _create_topic(services, topic)
     found = [_find(services, context, key, request.key_type) for key in keys]
     if has_many:
         # Kafka has a message for each key only if the key type is unknown.
@@ -86,11 +89,13 @@ def failed(
     )
 
 
-async def _create_topic(services: BrokerServices) -> None:
+async def _create_topic(services: BrokerServices, topic: TopicName) -> None:
     image = services.metadata.current
-    if TOPIC in image.topics_by_name:
+    if topic in image.topics_by_name:
         return
-    wanted = CreateTopicsRequest(topics=(offsets_topic(services.configs, image),), timeout_ms=0)
+    form = creatable(services.configs, image, topic)
+    assert form is not None, f"{topic} cannot be created"
+    wanted = CreateTopicsRequest(topics=(form,), timeout_ms=0)
     try:
         # Errors of the topic do not matter here: the image shows whether it exists.
         await services.forwarder.create_topics(wanted)
@@ -101,18 +106,16 @@ async def _create_topic(services: BrokerServices) -> None:
 def _find(
     services: BrokerServices, context: RequestContext, key: str, key_type: int
 ) -> Coordinator:
-    if key_type == KeyType.TRANSACTION:
-        return _unknown(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if (
         key_type == KeyType.SHARE
         and context.api_version >= SHARE_SINCE
         and SHARE_KEY.fullmatch(key)
     ):
         return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if key_type != KeyType.GROUP:
+    if key_type not in tuple(TOPICS):
         return _unknown(key, ErrorCode.INVALID_REQUEST)
     image = services.metadata.current
-    topic = image.topics_by_name.get(TOPIC)
+    topic = image.topics_by_name.get(TOPICS[KeyType(key_type)])
     if topic is None:
         return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     leader = topic.partitions[partition_of(key, len(topic.partitions))].leader

@@ -1,18 +1,22 @@
-"""Group coordinators follow the leadership of ``__consumer_offsets``.
+"""Group and transaction coordinators follow the leadership of their internal topics.
 
-The leader of a partition of that topic coordinates the groups that hash to it. When elected, it
-loads their state from the log. When it resigns, clients look for the next coordinator.
+The leader of a partition of ``__consumer_offsets`` or ``__transaction_state`` coordinates the
+groups or transactional ids that hash to it. When elected, it loads their state from the log. When
+it resigns, clients look for the next coordinator.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from riverrun.coordinator.coordinators import GroupCoordinators
+from riverrun.coordinator.log import CoordinatorLog
+from riverrun.coordinator.transactions.coordinators import MarkerPort, TransactionCoordinators
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
-from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex, TopicName
+from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
@@ -20,6 +24,11 @@ from riverrun.storage.log_manager import LogManager
 from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.segment.reader import ColdRead
 
+if TYPE_CHECKING:
+    from riverrun.server.controller_link.producer_ids import ProducerIds
+    from riverrun.server.services import BrokerServices, NodeServices
+
+TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
 READ_BYTES_MAX: Final = 1024 * 1024
 ACKS_ALL: Final = -1
 
@@ -86,27 +95,86 @@ class PartitionLog:
         return bytes(found.data)
 
 
-class OffsetsTopic:
+class Coordinators(Protocol):
+    """The coordinators of one internal topic."""
+
+    def elect(self, index: PartitionIndex, held: CoordinatorLog) -> None: ...
+
+    def resign(self, index: PartitionIndex) -> None: ...
+
+
+class CoordinatedTopic:
     """Elects and resigns the coordinators of the partitions that this node leads."""
 
-    def __init__(self, groups: GroupCoordinators, runner: LogManager, clock: Clock) -> None:
-        self._groups = groups
+    def __init__(
+        self, topic: str, coordinators: Coordinators, runner: LogManager, clock: Clock
+    ) -> None:
+        self._topic = topic
+        self._coordinators = coordinators
         self._runner = runner
         self._clock = clock
         self._led: dict[int, LeaderEpoch] = {}
 
     def follow(self, replicas: Replicas) -> None:
         """Compare with the partitions that this node leads now, and elect or resign."""
-        held = replicas.by_name.get(OFFSETS_TOPIC, {})
+        held = replicas.by_name.get(self._topic, {})
         for index in list(self._led):
             partition = held.get(index)
             if partition is None or not partition.is_leader:
                 del self._led[index]
-                self._groups.resign(PartitionIndex(index))
+                self._coordinators.resign(PartitionIndex(index))
         for index, partition in held.items():
             if not partition.is_leader or self._led.get(index) == partition.leader_epoch:
                 continue
             self._led[index] = partition.leader_epoch
-            self._groups.elect(
+            self._coordinators.elect(
                 PartitionIndex(index), PartitionLog(partition, self._runner, self._clock)
             )
+
+
+def build_groups(node: NodeServices, on_bug: Callable[[BaseException], None]) -> GroupCoordinators:
+    settings = node.settings.group
+    return GroupCoordinators(
+        settings,
+        clock=node.clock,
+        randomness=node.randomness,
+        metrics=node.metrics,
+        partitions=lambda: _partition_count(node, OFFSETS_TOPIC, settings.offsets_topic_partitions),
+        failed=on_bug,
+    )
+
+
+def build_transactions(
+    node: NodeServices,
+    markers: MarkerPort,
+    producer_ids: ProducerIds,
+    on_bug: Callable[[BaseException], None],
+) -> TransactionCoordinators:
+    settings, metadata = node.settings.transaction, node.metadata
+    return TransactionCoordinators(
+        settings,
+        clock=node.clock,
+        metrics=node.metrics,
+        markers=markers,
+        next_producer_id=producer_ids.next,
+        partitions=lambda: _partition_count(node, TRANSACTIONS_TOPIC, settings.topic_partitions),
+        server_version=lambda: metadata.current.features.get(TRANSACTION_VERSION_FEATURE, 0),
+        failed=on_bug,
+    )
+
+
+def _partition_count(node: NodeServices, name: str, default: int) -> int:
+    """The partition count that an internal topic has or will get."""
+    topic = node.metadata.current.topics_by_name.get(TopicName(name))
+    return len(topic.partitions) if topic else default
+
+
+def coordinated_topics(services: BrokerServices) -> list[CoordinatedTopic]:
+    by_topic: dict[str, Coordinators] = {
+        OFFSETS_TOPIC: services.groups,
+        TRANSACTIONS_TOPIC: services.transactions,
+    }
+    return [
+        CoordinatedTopic(topic, coordinators, services.log_manager, services.clock)
+        for topic, coordinators in by_topic.items()
+    ]

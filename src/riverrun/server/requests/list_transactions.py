@@ -1,0 +1,61 @@
+"""ListTransactions: the transactional ids that this node coordinates (KIP-664).
+
+Behaviour:
+
+* Unknown states are reported, and match nothing.
+
+Versions 0 to 2:
+
+* v1: filter by duration (KIP-994)
+* v2: filter by a pattern of the transactional id (KIP-1152)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from riverrun.coordinator.transactions.listing import TransactionFilter, unknown_states
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.services import BrokerServices
+from riverrun.wire.messages.list_transactions_request import ListTransactionsRequest
+from riverrun.wire.messages.list_transactions_response import ListTransactionsResponse
+
+PATTERN_CHARACTERS_MAX: Final = 1000
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    wanted = TransactionFilter(
+        states=frozenset(request.state_filters),
+        producer_ids=frozenset(request.producer_id_filters),
+        open_longer_than_ms=request.duration_filter,
+        matches_id=_matcher(request.transactional_id_pattern),
+    )
+    return ListTransactionsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=unknown_states(request.state_filters),
+        transaction_states=tuple(services.transactions.list_transactions(wanted)),
+    )
+
+
+def failed(
+    request: ListTransactionsRequest, code: ErrorCode, message: str | None
+) -> ListTransactionsResponse:
+    return ListTransactionsResponse(throttle_time_ms=0, error_code=code, transaction_states=())
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    if not pattern:
+        return lambda _id: True
+    try:
+        if len(pattern) > PATTERN_CHARACTERS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION)
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION) from error
+    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from riverrun.coordinator.coordinators import GroupCoordinators
-from riverrun.model.errors import KafkaError
+from riverrun.coordinator.log import TransactionalAppend
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import read_header, stamp
@@ -65,6 +66,8 @@ class FakeLog:
         self.is_open = asyncio.Event()
         self.is_open.set()
         self.reads = 0
+        self.codes: list[ErrorCode] = []
+        """The result of the next transactional appends."""
 
     async def append(self, batch: bytes) -> Offset:
         await asyncio.sleep(self.seconds)
@@ -72,6 +75,18 @@ class FakeLog:
         if self.error is not None:
             raise self.error
         return self.write(batch)
+
+    async def append_transactional(self, appends: Sequence[TransactionalAppend]) -> list[ErrorCode]:
+        await asyncio.sleep(self.seconds)
+        await self.is_open.wait()
+        if self.error is not None:
+            raise self.error
+        for one in appends:
+            if one.marker is None:
+                self.write(one.batch)
+            else:
+                self.write(one.marker.encode(0, 4, START_MS))
+        return self.codes or [ErrorCode.NONE] * len(appends)
 
     def write(self, batch: bytes) -> Offset:
         stored = bytearray(batch)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.log import InTransaction, TransactionEnd
 from riverrun.coordinator.records import CoordinatorRecord, decode, encode
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.shard import GroupShard
@@ -104,7 +105,7 @@ class ShardDriver:
         self.is_held = False
         while self._in_flight:
             written = self._in_flight.pop(0)
-            self.log += (decode(*encode(record)) for record in written.records)
+            self.log += map(_stored, written.records)
             turn = self.turn()
             self.shard.committed(turn, written.records)
             self.responses.update(written.replies)
@@ -396,6 +397,17 @@ def rebuilt(
     for record in log:
         shard.replay(record)
     return shard
+
+
+def _stored(record: CoordinatorRecord) -> CoordinatorRecord:
+    """The record as it is read from the log."""
+    match record:
+        case TransactionEnd():
+            return record
+        case InTransaction(transaction, inner):
+            return InTransaction(transaction, decode(*encode(inner)))
+        case _:
+            return decode(*encode(record))
 
 
 def stable_group(driver: ShardDriver, *members: Actor) -> None:

@@ -19,10 +19,11 @@ them. ``shard_kind`` says what the first two know about a shard, so they also se
 | ``join``, ``sync``, ``liveness`` | JoinGroup, SyncGroup; Heartbeat, LeaveGroup, session expiry |
 | ``rebalance`` | the phases of a rebalance and their deadlines |
 | ``offsets`` | committed offsets: commit, fetch, delete, expire |
+| ``pending_offsets`` | offsets of open transactions |
 | ``deadlines`` | deadlines by key |
 | ``write_queue`` | records that wait for the log, and their batches |
 | ``loading`` | replay of the log into a shard |
 | ``records``, ``schema`` | records of ``__consumer_offsets`` as values and as Kafka's bytes |
-| ``log`` | the protocol that a partition's log implements |
+| ``log`` | the protocol that a partition's log implements, and records in transactions |
 | ``hashing`` | the partition of a group |
 """

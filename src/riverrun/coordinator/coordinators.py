@@ -6,8 +6,9 @@ group belongs to the partition that its id hashes to, and each led partition has
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from riverrun.coordinator.hashing import partition_of
 from riverrun.coordinator.led_shards import LedShards
@@ -31,9 +32,12 @@ from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
 from riverrun.wire.messages.offset_commit_response import OffsetCommitResponse
 from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
+from riverrun.wire.messages.txn_offset_commit_response import TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
+    from riverrun.coordinator.log import ProducerTransaction
     from riverrun.coordinator.turn import Caller
+    from riverrun.storage.markers import NewMarker
     from riverrun.wire.messages.describe_groups_response import DescribedGroup
     from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
     from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
@@ -45,6 +49,10 @@ if TYPE_CHECKING:
     from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
     from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
     from riverrun.wire.messages.sync_group_request import SyncGroupRequest
+    from riverrun.wire.messages.txn_offset_commit_request import TxnOffsetCommitRequest
+
+UNSTABLE_SECONDS_MAX: Final = 0.5
+"""For a transaction to end, before a reader of stable offsets gets an error."""
 
 
 class GroupCoordinators:
@@ -198,12 +206,48 @@ class GroupCoordinators:
     ) -> OffsetFetchResponseGroup:
         return self.runner_of(group_id, is_empty_allowed=True).shard.fetch(group_id, topics)
 
-    def fetch_stable_offsets(
+    async def fetch_stable_offsets(
         self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
-    ) -> Awaitable[OffsetFetchResponseGroup]:
-        """Like ``fetch_offsets``, but after all commits in flight are committed or refused."""
+    ) -> OffsetFetchResponseGroup:
+        """Like ``fetch_offsets``, but after all commits in flight are committed or refused.
+
+        Waits a short time for transactions that may change the offsets, which is faster than the
+        back-off of clients. Then their partitions have the error UNSTABLE_OFFSET_COMMIT.
+        """
         runner = self.runner_of(group_id, is_empty_allowed=True)
-        return runner.read_committed(lambda: runner.shard.fetch(group_id, topics))
+        shard = runner.shard
+        try:
+            async with asyncio.timeout(UNSTABLE_SECONDS_MAX):
+                while True:
+                    found = await runner.read_committed(
+                        lambda: shard.fetch(group_id, topics, is_stable_only=True)
+                    )
+                    if runner.shard is not shard or not _has_unstable(found):
+                        return found
+                    await runner.submit(type(None), group_id, shard.await_transaction)
+        except TimeoutError:
+            return shard.fetch(group_id, topics, is_stable_only=True)
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, transaction: ProducerTransaction
+    ) -> Awaitable[TxnOffsetCommitResponse]:
+        runner = self.runner_of(request.group_id)
+        return runner.submit(
+            TxnOffsetCommitResponse,
+            request.group_id,
+            lambda turn, waiter: runner.shard.commit_in_transaction(
+                turn, waiter, request, transaction
+            ),
+        )
+
+    async def end_transaction(self, index: PartitionIndex, marker: NewMarker) -> None:
+        """Append a marker to a partition. Returns when the groups show its effect."""
+        runner = self._shards.runner_of(index)
+        await runner.submit(
+            type(None),
+            "",
+            lambda turn, waiter: runner.shard.end_transaction(turn, waiter, marker),
+        )
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Awaitable[OffsetDeleteResponse]:
         runner = self.runner_of(request.group_id)
@@ -225,3 +269,11 @@ class GroupCoordinators:
 
     def _count_offsets(self) -> int:
         return sum(runner.shard.offsets.count for runner in self._shards.runners.values())
+
+
+def _has_unstable(found: OffsetFetchResponseGroup) -> bool:
+    return any(
+        partition.error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        for topic in found.topics
+        for partition in topic.partitions
+    )

@@ -1,8 +1,8 @@
 """Replay of a partition's log into a shard.
 
-Records of a transaction are replayed when its COMMIT marker is read. Record types that this version
-does not know are skipped and counted; the log keeps them for a version that does. An unreadable
-record stops the load, because skipping it could lose offsets silently.
+Record types that this version does not know are skipped and counted; the log keeps them for a
+version that does. An unreadable record stops the load, because skipping it could lose offsets
+silently.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from riverrun.coordinator.log import (
+    InTransaction,
+    ProducerTransaction,
+    TransactionEnd,
+)
 from riverrun.coordinator.records import UnknownKind
 from riverrun.coordinator.shard_kind import Shard
 from riverrun.model.ids import Offset
 from riverrun.model.invariants import InvariantViolation
 from riverrun.records.batch import BatchHeader, Buffer, CorruptBatch, batches, crc_matches
-from riverrun.records.record import ControlType, payload_of, read_records, spans
+from riverrun.records.record import payload_of, spans
+from riverrun.storage.markers import NewMarker, read_marker
 
 RECORDS_PER_STEP = 32
 """Records between two chances to yield to the event loop."""
@@ -35,8 +41,6 @@ class Loader:
         self.skipped = 0
         self._shard = shard
         self._decode = decode
-        self._open: dict[int, list[Any]] = {}
-        """Records of transactions that have not ended, by producer id."""
 
     def replay(self, data: bytes) -> Iterator[None]:
         """Replay whole batches, yielding after each step. Raises ``CorruptBatch``."""
@@ -56,6 +60,9 @@ class Loader:
 
     def _replay_records(self, header: BatchHeader, batch: Buffer) -> Iterator[None]:
         payload = payload_of(batch, header)
+        transaction = None
+        if header.is_transactional:
+            transaction = ProducerTransaction(header.producer_id, header.producer_epoch)
         for span in spans(payload, header.count):
             _, _, _, _, key_at, key_size, value_at, value_size = span
             known = None
@@ -64,8 +71,8 @@ class Loader:
                 known = self._decoded(payload[key_at : key_at + key_size], value)
             if known is None:
                 self.skipped += 1
-            elif header.is_transactional:
-                self._open.setdefault(header.producer_id, []).append(known)
+            elif transaction is not None:
+                self._shard.replay(InTransaction(transaction, known))
             else:
                 self._shard.replay(known)
             self.records += 1
@@ -73,13 +80,10 @@ class Loader:
                 yield
 
     def _end_transaction(self, header: BatchHeader, batch: Buffer) -> None:
-        for record in read_records(batch):
-            kind = ControlType.of(record.key)
-            if kind not in (ControlType.COMMIT, ControlType.ABORT):
-                continue
-            for known in self._open.pop(header.producer_id, ()):
-                if kind is ControlType.COMMIT:
-                    self._shard.replay(known)
+        content = read_marker(batch)
+        if content is not None:
+            marker = NewMarker(header.producer_id, header.producer_epoch, content)
+            self._shard.replay(TransactionEnd(marker))
 
     def _decoded(self, key: bytes, value: bytes | None) -> Any:
         """The record, or None if this version does not know its kind."""

@@ -1,11 +1,20 @@
-"""The log of a partition of ``__consumer_offsets``, as the coordinator uses it."""
+"""The log of a partition of an internal topic, as its coordinator uses it.
+
+Offsets of a consumer group can be committed in a transaction. Their records are in batches of the
+producer, and a marker decides about them. Both are queued, appended and replayed in the order of
+all other records of the partition.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.storage.markers import NewMarker
 
 REFUSED: Final = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -13,6 +22,37 @@ REFUSED: Final = (
     ErrorCode.RECORD_LIST_TOO_LARGE,
 )
 """Errors that prove that a batch is not in the log. After any other error it may be."""
+
+
+class ProducerTransaction(Struct, frozen=True):
+    """The transaction of a producer."""
+
+    producer_id: int
+    producer_epoch: int
+    attempt: object = None
+    """The verification of the transaction, which the log checks when it appends."""
+
+
+class InTransaction(Struct, frozen=True):
+    """A record that becomes valid when the transaction is committed."""
+
+    transaction: ProducerTransaction
+    record: Any
+
+
+class TransactionEnd(Struct, frozen=True):
+    """The marker that commits or aborts a producer's transaction."""
+
+    marker: NewMarker
+
+
+class TransactionalAppend(Struct, frozen=True):
+    """A batch of a producer's transaction, or a marker."""
+
+    batch: bytes = b""
+    attempt: object = None
+    """The verification of the batch's transaction."""
+    marker: NewMarker | None = None
 
 
 class CoordinatorLog(Protocol):
@@ -26,6 +66,14 @@ class CoordinatorLog(Protocol):
 
     async def append(self, batch: bytes) -> Offset:
         """Append one batch; return when it is committed. Raises KafkaError or OSError."""
+        ...
+
+    async def append_transactional(self, appends: Sequence[TransactionalAppend]) -> list[ErrorCode]:
+        """Append batches and markers in order; return when they are committed.
+
+        A code other than NONE refuses one of them, which is then not in the log. Raises KafkaError
+        or OSError if it is unknown which of them are.
+        """
         ...
 
     async def read(self, offset: Offset) -> bytes:

@@ -1,8 +1,9 @@
 """Committed offsets of the groups of one partition of ``__consumer_offsets``.
 
 Only ``replay`` changes them, when a record is committed, so readers see durable offsets only.
-Offset records in flight are counted separately, because deleting a group must delete them too. This
-module also decides whether the state of a group allows a commit.
+Offsets of open transactions are pending until their marker. Offset records in flight are counted
+separately, because deleting a group must delete them too. This module also decides whether the
+state of a group allows a commit.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.log import InTransaction, ProducerTransaction
+from riverrun.coordinator.pending_offsets import PendingOffsets
 from riverrun.coordinator.records import TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.offset_commit_response import (
@@ -28,6 +31,11 @@ from riverrun.wire.messages.offset_fetch_response import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from riverrun.wire.messages.txn_offset_commit_response import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 if TYPE_CHECKING:
     from riverrun.coordinator.turn import Turn
@@ -37,6 +45,10 @@ if TYPE_CHECKING:
     )
     from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
     from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
+    from riverrun.wire.messages.txn_offset_commit_request import (
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitRequestPartition,
+    )
 
 TopicOffsets = dict[int, CommittedOffset]
 GroupOffsets = dict[str, TopicOffsets]
@@ -56,19 +68,34 @@ class Offsets:
 
     def __init__(self) -> None:
         self.by_group: dict[str, GroupOffsets] = {}
+        self.pending = PendingOffsets()
         self.count = 0
         self._in_flight: dict[str, dict[tuple[str, int], int]] = {}
 
     # Committed offsets
 
     def replay(self, record: OffsetRecord) -> None:
+        key = (record.topic, record.partition)
         if record.value is None:
-            self._remove(record.group_id, record.topic, record.partition)
+            self._remove(record.group_id, *key)
+            self.pending.drop(record.group_id, key)
             return
-        topics = self.by_group.setdefault(record.group_id, {})
-        partitions = topics.setdefault(record.topic, {})
-        self.count += record.partition not in partitions
-        partitions[record.partition] = record.value
+        self._put(record.group_id, *key, record.value)
+        self.pending.supersede(record.group_id, key)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> list[str]:
+        """Apply a marker. Returns the groups whose pending offsets it ended."""
+        ended = self.pending.end(producer_id)
+        for group_id, topic, partition, value, position in ended:
+            if is_commit and value is not None:
+                self._put(group_id, topic, partition, value)
+                self.pending.supersede(group_id, (topic, partition), position)
+        return list(dict.fromkeys(one.group_id for one in ended))
+
+    def _put(self, group_id: str, topic: str, partition: int, value: CommittedOffset) -> None:
+        partitions = self.by_group.setdefault(group_id, {}).setdefault(topic, {})
+        self.count += partition not in partitions
+        partitions[partition] = value
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self.by_group.get(group_id)
@@ -110,17 +137,20 @@ class Offsets:
         return group_id in self._in_flight
 
     def keys_of(self, group_id: str) -> list[tuple[str, int]]:
-        """All partitions with committed offsets or offset records in flight."""
+        """All partitions with committed or pending offsets, or offset records in flight."""
         keys = dict.fromkeys(
             (topic, partition)
             for topic, partitions in self.by_group.get(group_id, {}).items()
             for partition in partitions
         )
+        keys.update(dict.fromkeys(self.pending.keys_of(group_id)))
         keys.update(dict.fromkeys(self._in_flight.get(group_id, ())))
         return list(keys)
 
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
         if self.get(group_id, topic, partition) is not None:
+            return True
+        if self.pending.has(group_id, topic, partition):
             return True
         return (topic, partition) in self._in_flight.get(group_id, ())
 
@@ -154,16 +184,51 @@ class Offsets:
             )
         return OffsetCommitResponse(topics=tuple(topics))
 
+    def commit_in_transaction(
+        self, turn: Turn, request: TxnOffsetCommitRequest, transaction: ProducerTransaction
+    ) -> TxnOffsetCommitResponse:
+        """Add the records of a commit that is part of a transaction."""
+        limit = turn.settings.offset_metadata_bytes_max
+        topics = []
+        for topic in request.topics:
+            results = []
+            for part in topic.partitions:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                if _fits(part.committed_metadata, limit):
+                    code = ErrorCode.NONE
+                    value = _committed(part, turn.now_ms, None, None)
+                    record = OffsetRecord(request.group_id, topic.name, part.partition_index, value)
+                    turn.records.append(InTransaction(transaction, record))
+                results.append(
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=code
+                    )
+                )
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(results)))
+        return TxnOffsetCommitResponse(throttle_time_ms=0, topics=tuple(topics))
+
     def fetch(
-        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
+        self,
+        group_id: str,
+        topics: Sequence[OffsetFetchRequestTopics] | None,
+        *,
+        is_stable_only: bool = False,
     ) -> tuple[OffsetFetchResponseTopics, ...]:
-        """Committed offsets of the given partitions, or of all; -1 where there is none."""
+        """Committed offsets of the given partitions, or of all; -1 where there is none.
+
+        With ``is_stable_only`` a partition whose offset an open transaction may change has an error
+        instead (KIP-447).
+        """
         known = self.by_group.get(group_id, {})
+        unstable = dict.fromkeys(self.pending.keys_of(group_id)) if is_stable_only else {}
         if topics is None:
             return tuple(
                 OffsetFetchResponseTopics(
                     name=name,
-                    partitions=tuple(_fetched(p, value) for p, value in partitions.items()),
+                    partitions=tuple(
+                        _unstable(p) if (name, p) in unstable else _fetched(p, value)
+                        for p, value in partitions.items()
+                    ),
                 )
                 for name, partitions in known.items()
             )
@@ -172,7 +237,11 @@ class Offsets:
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=tuple(
-                    _fetched(index, _of_topic(known.get(topic.name, {}).get(index), topic.topic_id))
+                    _unstable(index)
+                    if (topic.name, index) in unstable
+                    else _fetched(
+                        index, _of_topic(known.get(topic.name, {}).get(index), topic.topic_id)
+                    )
                     for index in topic.partition_indexes
                 ),
             )
@@ -206,26 +275,32 @@ class Offsets:
 
     def delete_topics(self, turn: Turn, names: Mapping[str, None]) -> None:
         """Delete the offsets of deleted topics in all groups."""
+        found: dict[tuple[str, str, int], None] = {}
         for group_id, topics in self.by_group.items():
             for topic in names:
                 for partition in topics.get(topic, ()):
-                    turn.records.append(OffsetRecord(group_id, topic, partition, None))
+                    found[group_id, topic, partition] = None
+        for group_id, (topic, partition) in self.pending.of_topics(names):
+            found[group_id, topic, partition] = None
         for group_id, keys in self._in_flight.items():
             for topic, partition in keys:
-                if topic in names and self.get(group_id, topic, partition) is None:
-                    turn.records.append(OffsetRecord(group_id, topic, partition, None))
+                if topic in names:
+                    found[group_id, topic, partition] = None
+        turn.records += [OffsetRecord(*key, None) for key in found]
 
     def expire(self, turn: Turn, group: ClassicGroup) -> bool:
         """Delete the expired offsets of a group; True if the group has none left."""
         if self.is_in_flight(group.group_id):
             return False
         known = self.by_group.get(group.group_id)
+        is_all = not self.pending.has_group(group.group_id)
         if known is None:
-            return True
+            return is_all
         if not _may_expire(group):
             return False
-        is_all = True
         for topic, partition, value in _each(known):
+            if self.pending.has(group.group_id, topic, partition):
+                continue  # its transaction may be committed yet
             if not group.is_subscribed_to(topic) and _is_expired(turn, group, value):
                 turn.records.append(OffsetRecord(group.group_id, topic, partition, None))
             else:
@@ -250,6 +325,17 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> None:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
+def check_transactional_commit(group: ClassicGroup, request: TxnOffsetCommitRequest) -> None:
+    """Check a commit in a transaction. Without a member id it is not checked (KIP-447)."""
+    generation = request.generation_id
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return
+    if generation >= 0 or request.member_id or request.group_instance_id is not None:
+        group.check_member(request.member_id, request.group_instance_id)
+        if generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+
 def _fits(metadata: str | None, limit: int) -> bool:
     if metadata is None or len(metadata) <= min(limit, TEXT_BYTES_MAX // 4):
         return True
@@ -257,7 +343,10 @@ def _fits(metadata: str | None, limit: int) -> bool:
 
 
 def _committed(
-    part: OffsetCommitRequestPartition, now_ms: int, expires: int | None, topic_id: UUID | None
+    part: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now_ms: int,
+    expires: int | None,
+    topic_id: UUID | None,
 ) -> CommittedOffset:
     return CommittedOffset(
         part.committed_offset,
@@ -283,6 +372,15 @@ def _fetched(partition: int, value: CommittedOffset | None) -> OffsetFetchRespon
         committed_leader_epoch=-1 if value is None else value.leader_epoch,
         metadata="" if value is None else value.metadata,
         error_code=ErrorCode.NONE,
+    )
+
+
+def _unstable(partition: int) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=-1,
+        metadata="",
+        error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
     )
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from riverrun.coordinator.log import InTransaction, TransactionEnd
 from riverrun.coordinator.schema.group_metadata_key import GroupMetadataKey
 from riverrun.coordinator.schema.group_metadata_value import GroupMetadataValue, MemberMetadata
 from riverrun.wire.stored import (
@@ -93,14 +94,14 @@ class OffsetRecord(Struct, frozen=True):
     value: CommittedOffset | None
 
 
-CoordinatorRecord = GroupRecord | OffsetRecord
+CoordinatorRecord = GroupRecord | OffsetRecord | InTransaction | TransactionEnd
 
 
 class UnknownKind(Exception):
     """A record type or version that this version does not know; the log keeps it."""
 
 
-def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+def encode(record: GroupRecord | OffsetRecord) -> tuple[bytes, bytes | None]:
     """(key, value) as Kafka writes them; a tombstone has no value."""
     if isinstance(record, OffsetRecord):
         return (
@@ -111,7 +112,7 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     return key, None if record.value is None else _group_value(record.value)
 
 
-def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
+def decode(key: bytes, value: bytes | None) -> GroupRecord | OffsetRecord:
     """The record of a key and value. Raises ``UnknownKind``, or ``UnknownRecord`` if malformed."""
     kind = read_int16(key)
     try:

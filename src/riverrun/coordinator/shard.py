@@ -15,7 +15,12 @@ from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.group import ClassicGroup, GroupMember, GroupState
 from riverrun.coordinator.join import check_request, join
 from riverrun.coordinator.liveness import connection_lost, heartbeat, leave, session_expired
-from riverrun.coordinator.offsets import Offsets, check_commit
+from riverrun.coordinator.log import (
+    InTransaction,
+    ProducerTransaction,
+    TransactionEnd,
+)
+from riverrun.coordinator.offsets import Offsets, check_commit, check_transactional_commit
 from riverrun.coordinator.rebalance import (
     assignment_refused,
     assignment_stored,
@@ -29,7 +34,12 @@ from riverrun.coordinator.rebalance import (
     sync_key,
     sync_timed_out,
 )
-from riverrun.coordinator.records import CoordinatorRecord, GroupRecord, StoredGroup
+from riverrun.coordinator.records import (
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetRecord,
+    StoredGroup,
+)
 from riverrun.coordinator.shard_kind import Waiter
 from riverrun.coordinator.sync import sync
 from riverrun.coordinator.turn import Caller, Timer, TimerKey, Turn
@@ -44,6 +54,7 @@ from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGrou
 if TYPE_CHECKING:
     from riverrun.coordinator.settings import GroupSettings
     from riverrun.ports.randomness import Randomness
+    from riverrun.storage.markers import NewMarker
     from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
     from riverrun.wire.messages.join_group_request import JoinGroupRequest
     from riverrun.wire.messages.leave_group_request import LeaveGroupRequest
@@ -51,6 +62,7 @@ if TYPE_CHECKING:
     from riverrun.wire.messages.offset_delete_request import OffsetDeleteRequest
     from riverrun.wire.messages.offset_fetch_request import OffsetFetchRequestTopics
     from riverrun.wire.messages.sync_group_request import SyncGroupRequest
+    from riverrun.wire.messages.txn_offset_commit_request import TxnOffsetCommitRequest
 
 EXPIRED_PER_TURN_MAX = 500
 """Deadlines handled in one turn; the rest waits for the next one."""
@@ -69,6 +81,8 @@ class GroupShard:
         self.groups: dict[str, ClassicGroup] = {}
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self._randomness = randomness
+        self._readers: dict[Waiter, None] = {}
+        """Requests that wait for the end of a transaction."""
 
     def turn(self, now: float, now_ms: int) -> Turn:
         return Turn(
@@ -83,16 +97,33 @@ class GroupShard:
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a committed record: the only place where durable state changes."""
-        if not isinstance(record, GroupRecord):
-            self.offsets.replay(record)
-        elif record.value is None:
-            self.stored.pop(record.group_id, None)
-        else:
-            self.stored[record.group_id] = record.value
+        match record:
+            case OffsetRecord():
+                self.offsets.replay(record)
+            case InTransaction(transaction, OffsetRecord() as offset):
+                self.offsets.pending.add(transaction.producer_id, offset)
+            case InTransaction(_, inner):
+                self.replay(inner)  # only offsets are part of transactions, as in Kafka
+            case TransactionEnd(marker):
+                is_commit = marker.content.is_commit
+                self.offsets.end_transaction(marker.producer_id, is_commit=is_commit)
+            case GroupRecord(group_id, None):
+                self.stored.pop(group_id, None)
+            case GroupRecord(group_id, StoredGroup() as value):
+                self.stored[group_id] = value
 
     def known_ids(self) -> list[str]:
         """All groups with durable state."""
-        return list(dict.fromkeys([*self.stored, *self.offsets.by_group]))
+        offsets = self.offsets
+        return list(dict.fromkeys([*self.stored, *offsets.by_group, *offsets.pending.groups]))
+
+    def _is_known(self, group_id: str) -> bool:
+        offsets = self.offsets
+        return (
+            group_id in self.stored
+            or group_id in offsets.by_group
+            or offsets.pending.has_group(group_id)
+        )
 
     def restore(self, turn: Turn, ids: Iterable[str]) -> None:
         """Build the in-memory state of groups from the log, and start the sessions of members."""
@@ -105,28 +136,34 @@ class GroupShard:
     def sent(self, records: Iterable[CoordinatorRecord]) -> None:
         """Note that the records of a turn are in flight."""
         for record in records:
-            if not isinstance(record, GroupRecord):
-                self.offsets.sent(record)
+            offset = _offset_of(record)
+            if offset is not None:
+                self.offsets.sent(offset)
 
     def committed(self, turn: Turn, records: Iterable[CoordinatorRecord]) -> None:
         """Apply committed records, and continue the rebalances that waited for them."""
         for record in records:
             self.replay(record)
-            if not isinstance(record, GroupRecord):
-                self.offsets.settled(record)
-                continue
-            group = self.groups.get(record.group_id)
-            if group is not None and record.value is not None:
-                assignment_stored(turn, group, record.value)
+            offset = _offset_of(record)
+            if offset is not None:
+                self.offsets.settled(offset)
+            elif isinstance(record, TransactionEnd):
+                self._wake_readers(turn)
+            elif isinstance(record, GroupRecord):
+                group = self.groups.get(record.group_id)
+                if group is not None and record.value is not None:
+                    assignment_stored(turn, group, record.value)
 
     def refused(self, turn: Turn, records: Iterable[CoordinatorRecord], code: ErrorCode) -> None:
         """Take back the in-memory effects of records that were not appended."""
         for record in records:
+            offset = _offset_of(record)
+            if offset is not None:
+                self.offsets.settled(offset)
             if not isinstance(record, GroupRecord):
-                self.offsets.settled(record)
                 continue
             group = self.groups.get(record.group_id)
-            is_known = record.group_id in self.stored or record.group_id in self.offsets.by_group
+            is_known = self._is_known(record.group_id)
             if group is None:
                 if is_known:
                     self._restore(turn, record.group_id)
@@ -143,6 +180,13 @@ class GroupShard:
         for group in self.groups.values():
             if group.members:
                 _fail_waiters(turn, group, ErrorCode.NOT_COORDINATOR)
+        self._wake_readers(turn)
+
+    def _wake_readers(self, turn: Turn) -> None:
+        """A transaction has ended: pending offsets may have become stable."""
+        for waiter in self._readers:
+            turn.reply(waiter, None)
+        self._readers.clear()
 
     def _restore(self, turn: Turn, group_id: str) -> None:
         stored = self.stored.get(group_id)
@@ -200,6 +244,7 @@ class GroupShard:
         self.offsets.delete_topics(turn, dict.fromkeys(names))
 
     def connection_lost(self, turn: Turn, subject: str, waiter: Waiter) -> None:
+        self._readers.pop(waiter, None)
         group = self.groups.get(subject)
         if group is not None:
             connection_lost(turn, group, waiter)
@@ -264,12 +309,39 @@ class GroupShard:
             restart_session(turn, group, member)
         turn.reply(waiter, self.offsets.commit(turn, request))
 
+    def commit_in_transaction(
+        self,
+        turn: Turn,
+        waiter: Waiter,
+        request: TxnOffsetCommitRequest,
+        transaction: ProducerTransaction,
+    ) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.generation_id >= 0:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+            group = self.groups[request.group_id] = ClassicGroup(request.group_id, turn.now_ms)
+        check_transactional_commit(group, request)
+        turn.reply(waiter, self.offsets.commit_in_transaction(turn, request, transaction))
+
+    def end_transaction(self, turn: Turn, waiter: Waiter, marker: NewMarker) -> None:
+        """Append a marker. The reply follows when its effect is visible (KAFKA-17507)."""
+        turn.records.append(TransactionEnd(marker))
+        turn.reply(waiter, None)
+
     def fetch(
-        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
+        self,
+        group_id: str,
+        topics: Sequence[OffsetFetchRequestTopics] | None,
+        *,
+        is_stable_only: bool = False,
     ) -> OffsetFetchResponseGroup:
-        return OffsetFetchResponseGroup(
-            group_id=group_id, topics=self.offsets.fetch(group_id, topics)
-        )
+        found = self.offsets.fetch(group_id, topics, is_stable_only=is_stable_only)
+        return OffsetFetchResponseGroup(group_id=group_id, topics=found)
+
+    def await_transaction(self, turn: Turn, waiter: Waiter) -> None:
+        """Reply when the next transaction has ended."""
+        self._readers[waiter] = None
 
     def delete_offsets(self, turn: Turn, waiter: Waiter, request: OffsetDeleteRequest) -> None:
         group = self._existing(request.group_id)
@@ -332,6 +404,13 @@ class GroupShard:
         turn.records.append(GroupRecord(group.group_id, None))
         self._drop(turn, group, ErrorCode.UNKNOWN_MEMBER_ID)
         turn.note("group removed", group.group_id)
+
+
+def _offset_of(record: CoordinatorRecord) -> OffsetRecord | None:
+    """The offset in a record, in a transaction or not."""
+    if isinstance(record, InTransaction):
+        record = record.record
+    return record if isinstance(record, OffsetRecord) else None
 
 
 def described_error(

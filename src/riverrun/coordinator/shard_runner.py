@@ -246,58 +246,62 @@ class ShardRunner(Generic[S]):
         while self._queue.writes:
             batch = self._queue.take()
             try:
-                await self._append(batch)
+                codes = await self._append(batch)
             except KafkaError as error:
                 if error.code not in REFUSED:
                     self._lost(error)
                     return
-                self._refused(batch, response_code(error.code))
+                codes = [error.code] * len(batch.writes)
             except OSError as error:
                 self._lost(error)
                 return
-            else:
-                self._committed(batch)
+            self._settle(batch, codes)
         self._task = None
 
-    async def _append(self, batch: WriteBatch) -> None:
+    async def _append(self, batch: WriteBatch) -> list[ErrorCode]:
+        """Append the batch. Returns for each write NONE, or the code that refused it."""
         if not any(write.records for write in batch.writes):
-            return
+            return [ErrorCode.NONE] * len(batch.writes)
         seconds = self._kind.limits.append_timeout_ms / 1000
         timeout = asyncio.get_running_loop().call_later(seconds, self._time_out, batch)
         try:
-            await self.log.append(batch.encode(self.log.leader_epoch))
+            epoch = self.log.leader_epoch
+            if batch.is_transactional:
+                codes = await self.log.append_transactional(
+                    [write.transactional_append(epoch) for write in batch.writes]
+                )
+            else:
+                await self.log.append(batch.encode(epoch))
+                codes = [ErrorCode.NONE] * len(batch.writes)
         finally:
             timeout.cancel()
         self._context.metrics.batches.value += 1
         self._context.metrics.records.value += len(batch.records())
+        return codes
 
     def _time_out(self, batch: WriteBatch) -> None:
         """Fail the waiters of a slow append. The batch itself may still be committed."""
         for waiter in batch.waiters():
             self._fail(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _committed(self, batch: WriteBatch) -> None:
+    def _settle(self, batch: WriteBatch, codes: list[ErrorCode]) -> None:
+        """Apply the committed writes, take the refused ones back, and reply."""
         turn = self.turn()
-        for write in batch.writes:
-            with state_change:
-                self.shard.committed(turn, write.records)
+        for write, refused in zip(batch.writes, codes, strict=True):
+            if refused is ErrorCode.NONE:
+                with state_change:
+                    self.shard.committed(turn, write.records)
+            else:
+                code = write.outcome.refused = response_code(refused)
+                log.warning(
+                    f"{self._kind.name} records were refused", partition=self.index, error=code.name
+                )
+                self.shard.refused(turn, write.records, code)
             if write.outcome.refused is None:
                 self._send(write.replies)
             else:
                 for waiter, _ in write.replies:
                     self._fail(waiter, write.outcome.refused)
-        self.finish(turn)
-
-    def _refused(self, batch: WriteBatch, code: ErrorCode) -> None:
-        log.warning(
-            f"{self._kind.name} records were refused", partition=self.index, error=code.name
-        )
-        turn = self.turn()
-        for write in batch.writes:
-            write.outcome.refused = code
-            self.shard.refused(turn, write.records, code)
-            for waiter, _ in write.replies:
-                self._fail(waiter, code)
         self.finish(turn)
 
     def _lost(self, error: KafkaError | OSError) -> None:

@@ -24,6 +24,7 @@ from riverrun.wire.messages.offset_commit_response import OffsetCommitResponse
 from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
 from riverrun.wire.messages.offset_fetch_response import OffsetFetchResponseGroup
 from riverrun.wire.messages.sync_group_response import SyncGroupResponse
+from riverrun.wire.messages.txn_offset_commit_response import TxnOffsetCommitResponse
 
 Response = (
     JoinGroupResponse
@@ -32,6 +33,7 @@ Response = (
     | OffsetCommitResponse
     | OffsetDeleteResponse
     | OffsetFetchResponseGroup
+    | TxnOffsetCommitResponse
     | DeletableGroupResult
     | None
 )

@@ -2,7 +2,8 @@
 
 Turns that end while an append is running share the next batch, so a thousand committing consumers
 cost a few appends. A turn with too many records for one batch is split over several. Its replies
-are sent with the last one, and only if none was refused.
+are sent with the last one, and only if none was refused. Records of transactions and markers have
+batches of their own, which are appended together.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from riverrun.coordinator.log import (
+    InTransaction,
+    ProducerTransaction,
+    TransactionalAppend,
+    TransactionEnd,
+)
 from riverrun.coordinator.shard_kind import TurnResults, Waiter
 from riverrun.model.errors import ErrorCode
 from riverrun.records.record import NewRecord, build_batch
@@ -34,13 +41,34 @@ class QueuedWrite(Struct):
     encoded: list[NewRecord]
     size: int
     outcome: WriteOutcome
+    transaction: ProducerTransaction | TransactionEnd | None = None
+    """The transaction that the records belong to, or the marker that ends one."""
     replies: Sequence[tuple[Waiter, Any]] = ()
+
+    def transactional_append(self, leader_epoch: int) -> TransactionalAppend:
+        owner = self.transaction
+        if isinstance(owner, TransactionEnd):
+            return TransactionalAppend(marker=owner.marker)
+        assert owner is not None, "the write belongs to no transaction"
+        batch = build_batch(
+            self.encoded,
+            leader_epoch=leader_epoch,
+            producer_id=owner.producer_id,
+            producer_epoch=owner.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        return TransactionalAppend(batch, owner.attempt)
 
 
 class WriteBatch(Struct):
-    """Writes that are appended as one batch."""
+    """Writes that are appended as one batch, or together if they belong to transactions."""
 
     writes: list[QueuedWrite]
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.writes[0].transaction is not None
 
     def encode(self, leader_epoch: int) -> bytes:
         return build_batch(
@@ -68,13 +96,18 @@ class WriteQueue(Struct):
         outcome = WriteOutcome()
         write = QueuedWrite([], [], 0, outcome)
         for record in turn.records:
-            key, value = self.encode(record)
+            owner, content = _parted(record)
+            key, value = (b"", None) if content is None else self.encode(content)
             size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
-            if write.records and write.size + size > self.batch_bytes_max:
+            if write.records and (
+                write.size + size > self.batch_bytes_max or owner != write.transaction
+            ):
                 self.writes.append(write)
                 write = QueuedWrite([], [], 0, outcome)
+            write.transaction = owner
             write.records.append(record)
-            write.encoded.append(NewRecord(value, key, turn.now_ms))
+            if content is not None:
+                write.encoded.append(NewRecord(value, key, turn.now_ms))
             write.size += size
         write.replies = turn.replies
         self.writes.append(write)
@@ -84,7 +117,12 @@ class WriteQueue(Struct):
         """Remove the next batch: at least one write, and as many more as fit."""
         taken = [self.writes.popleft()]
         size = taken[0].size
-        while self.writes and size + self.writes[0].size <= self.batch_bytes_max:
+        is_plain = taken[0].transaction is None
+        while (
+            self.writes
+            and size + self.writes[0].size <= self.batch_bytes_max
+            and is_plain == (self.writes[0].transaction is None)
+        ):
             taken.append(self.writes.popleft())
             size += taken[-1].size
         self.records -= sum(len(write.records) for write in taken)
@@ -93,3 +131,12 @@ class WriteQueue(Struct):
     def clear(self) -> None:
         self.writes.clear()
         self.records = 0
+
+
+def _parted(record: Any) -> tuple[ProducerTransaction | TransactionEnd | None, Any]:
+    """The transaction of a record and the record to encode; a marker has none."""
+    if isinstance(record, InTransaction):
+        return record.transaction, record.record
+    if isinstance(record, TransactionEnd):
+        return record, None
+    return None, record

@@ -82,18 +82,25 @@ class VerificationAttempts:
             del self._attempts[attempt.producer_id]
 
 
-def needs_verification(producers: Producers, header: BatchHeader) -> bool:
-    """Whether the coordinator must confirm the transaction of a batch.
+def is_unverified(producers: Producers, producer_id: int, epoch: int) -> bool:
+    """Whether the coordinator must confirm the transaction of a producer.
 
-    Not for a batch with a stale epoch: INVALID_PRODUCER_EPOCH lets its client recover, whereas an
-    error of the verification ends Kafka Streams (KAFKA-19690).
+    Not if the epoch is stale: INVALID_PRODUCER_EPOCH lets its client recover, whereas an error of
+    the verification ends Kafka Streams (KAFKA-19690).
     """
-    known = producers.entries.get(header.producer_id)
-    if known is None or header.producer_epoch > known.epoch:
+    known = producers.entries.get(producer_id)
+    if known is None or epoch > known.epoch:
         return True
-    if header.producer_epoch < known.epoch or known.transaction_start is not None:
+    return epoch == known.epoch and known.transaction_start is None
+
+
+def needs_verification(producers: Producers, header: BatchHeader, origin: AppendOrigin) -> bool:
+    """Whether the coordinator must confirm the transaction of a batch. Not if it is a duplicate."""
+    if not is_unverified(producers, header.producer_id, header.producer_epoch):
         return False
-    return known.find_duplicate(header) is None
+    known = producers.entries.get(header.producer_id)
+    is_client = origin is AppendOrigin.CLIENT
+    return not is_client or known is None or known.find_duplicate(header) is None
 
 
 def append_transactional(
@@ -107,7 +114,7 @@ def append_transactional(
 ) -> Appended:
     """Append a transactional batch, if its transaction is open or its attempt is still in place."""
     header = read_header(batch)
-    if partition.is_leader and needs_verification(partition.log.producers, header):
+    if partition.is_leader and needs_verification(partition.log.producers, header, origin):
         _check_attempt(partition, header, attempt, origin)
     appended = partition.append(batch, acks=acks, now_ms=now_ms, origin=origin)
     if not appended.is_duplicate:

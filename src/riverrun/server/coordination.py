@@ -8,11 +8,11 @@ it resigns, clients look for the next coordinator.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from riverrun.coordinator.coordinators import GroupCoordinators
-from riverrun.coordinator.log import CoordinatorLog
+from riverrun.coordinator.log import CoordinatorLog, TransactionalAppend
 from riverrun.coordinator.transactions.coordinators import MarkerPort, TransactionCoordinators
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex, TopicName
@@ -20,6 +20,7 @@ from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
 from riverrun.replication.replicas import Replicas
+from riverrun.server.transactions.offset_appends import append_together
 from riverrun.storage.log_manager import LogManager
 from riverrun.storage.producers import AppendOrigin
 from riverrun.storage.segment.reader import ColdRead
@@ -64,6 +65,18 @@ class PartitionLog:
         if end > partition.log.high_watermark:
             await self._committed(end, waits_for_isr=False)
         return appended.base_offset
+
+    async def append_transactional(self, appends: Sequence[TransactionalAppend]) -> list[ErrorCode]:
+        partition = self._partition
+        partition.check_leader(self.leader_epoch)
+        before = partition.log.end_offset
+        codes = append_together(partition, appends, self._clock.now_ms())
+        end = partition.log.end_offset
+        if end > before:
+            self._end = end
+            if end > partition.log.high_watermark:
+                await self._committed(end, waits_for_isr=False)
+        return codes
 
     async def _committed(self, end: Offset, *, waits_for_isr: bool) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

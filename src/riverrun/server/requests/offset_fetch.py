@@ -3,6 +3,8 @@
 Behaviour:
 
 * An unknown group has no committed offsets: -1, without an error.
+* A request for stable offsets waits a short time for transactions that may change them. Kafka
+  responds at once with UNSTABLE_OFFSET_COMMIT, and its client retries.
 
 Versions 1 to 10:
 

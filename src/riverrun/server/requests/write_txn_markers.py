@@ -4,7 +4,8 @@ Behaviour:
 
 * Transaction coordinators send it, and administrators to abort a hanging transaction (KIP-664).
 * The markers of one request for one partition are appended in one write.
-* The response waits until all markers are committed.
+* The response waits until all markers are committed, and until the group coordinator shows the
+  effect of those in its partitions (KAFKA-17507).
 
 Versions 1 and 2:
 
@@ -20,7 +21,9 @@ from typing import Final
 import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import Offset
+from riverrun.model.ids import Offset, PartitionIndex
+from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.ports.aio import run_together
 from riverrun.replication.markers import append_markers
 from riverrun.replication.partition import Partition
 from riverrun.server.dispatch.context import RequestContext
@@ -41,6 +44,12 @@ from riverrun.wire.messages.write_txn_markers_response import (
 COMMIT_SECONDS_MAX: Final = 30.0
 """Kafka's default of request.timeout.ms. The coordinator sends the markers again."""
 
+NOT_SERVING: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
 PartitionKey = tuple[str, int]
 Codes = list[ErrorCode]
 
@@ -60,8 +69,7 @@ async def handle(
         key: _write(services, key, list(markers.values())) for key, markers in by_partition.items()
     }
     codes: dict[tuple[PartitionKey, int], ErrorCode] = {}
-    for key, wait in waits.items():
-        written = await wait
+    for key, written in zip(waits, await asyncio.gather(*waits.values()), strict=True):
         for place, code in zip(by_partition[key], written, strict=True):
             codes[key, place] = code
     return WriteTxnMarkersResponse(
@@ -123,6 +131,8 @@ def _write(
 ) -> Awaitable[Codes]:
     """Append the markers of one partition now. The result follows when they are committed."""
     topic, index = key
+    if topic == OFFSETS_TOPIC:
+        return _end_in_groups(services, PartitionIndex(index), markers)
     partition = services.replicas.find(topic, index)
     try:
         if partition is None:
@@ -135,6 +145,21 @@ def _write(
         return _refused(markers, ErrorCode.KAFKA_STORAGE_ERROR)
     codes = [ErrorCode.NONE if error is None else error.code for error in appended.errors]
     return _committed(partition, appended.end, codes)
+
+
+async def _end_in_groups(
+    services: BrokerServices, index: PartitionIndex, markers: Sequence[NewMarker]
+) -> Codes:
+    async def end(marker: NewMarker) -> ErrorCode:
+        try:
+            await services.groups.end_transaction(index, marker)
+        except KafkaError as error:
+            # The coordinator of the transaction looks for the leader again.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in NOT_SERVING else error.code
+        return ErrorCode.NONE
+
+    # They are queued in one event-loop iteration, so they share a write.
+    return await run_together([end(marker) for marker in markers])
 
 
 async def _refused(markers: Sequence[NewMarker], code: ErrorCode) -> Codes:

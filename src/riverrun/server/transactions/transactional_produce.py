@@ -24,6 +24,7 @@ from riverrun.server.transactions.verification import (
     TransactionKey,
     TransactionVerifier,
 )
+from riverrun.storage.producers import AppendOrigin
 from riverrun.wire.produce import ProduceCall, ProducePartition
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -72,7 +73,7 @@ class TransactionalProduces:
             for partition, header in found
             if partition is not None
             and partition.is_leader
-            and needs_verification(partition.log.producers, header)
+            and needs_verification(partition.log.producers, header, AppendOrigin.CLIENT)
         ]
         producer_id = headers[0][1].producer_id
         if not unverified and producer_id not in self._last:

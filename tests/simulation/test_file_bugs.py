@@ -1,10 +1,12 @@
 """The simulation finds every planted bug of the ``Files`` port."""
 
+from functools import partial
+
 import pytest
 
 from riverrun.simulation.faults.schedule import parse_schedule
 from riverrun.simulation.planted.file_bugs import FileBug
-from riverrun.simulation.report import SeedVerdict, run_seed
+from riverrun.simulation.report import SeedVerdict, draw_any, run_seed
 
 SEEDS = range(1, 25)
 POWER_CUTS = "power-loss@2+0.3:broker power-loss@3.5+0.3:broker power-loss@5+0.3:broker"
@@ -27,9 +29,10 @@ FAULTS = {
 @pytest.mark.parametrize("bug", list(FileBug), ids=lambda bug: bug.name)
 def test_planted_bug_is_found_and_the_correct_node_passes(bug: FileBug) -> None:
     faults = parse_schedule(FAULTS[bug])
+    draw = partial(draw_any, faults=faults, bug=bug)
     for seed in SEEDS:
-        if run_seed(seed, faults=faults, bug=bug).verdict is not SeedVerdict.HOLDS:
-            sound = run_seed(seed, faults=faults)
+        if run_seed(seed, draw=draw).verdict is not SeedVerdict.HOLDS:
+            sound = run_seed(seed, draw=partial(draw_any, faults=faults))
             assert sound.verdict is SeedVerdict.HOLDS, "\n".join(
                 [sound.message, *sound.story[-40:]]
             )

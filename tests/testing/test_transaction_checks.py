@@ -12,10 +12,10 @@ from riverrun.testing.transaction_history import (
     FetchedOffset,
     FinalState,
     InputRecord,
+    ObservedTransaction,
     PartitionKey,
     Row,
     TransactionHistory,
-    TransactionRecord,
     TransactionWrite,
 )
 
@@ -35,18 +35,18 @@ class Story:
         self.now += 1
         return self.now
 
-    def begin(self, *writes: tuple[PartitionKey, str]) -> TransactionRecord:
+    def begin(self, *writes: tuple[PartitionKey, str]) -> ObservedTransaction:
         found = self.history.begin("p", self.tick())
         found.writes += [TransactionWrite(partition, value) for partition, value in writes]
         return found
 
-    def commit(self, *writes: tuple[PartitionKey, str]) -> TransactionRecord:
+    def commit(self, *writes: tuple[PartitionKey, str]) -> ObservedTransaction:
         found = self.begin(*writes)
         found.requests_commit(self.tick())
         found.is_committed(self.tick())
         return found
 
-    def chain(self, value: str, offset: int) -> TransactionRecord:
+    def chain(self, value: str, offset: int) -> ObservedTransaction:
         """Process the input at an offset of x, write a value to y, and commit the next offset."""
         found = self.begin()
         found.writes.append(TransactionWrite(Y, value, InputRecord("g", "x", 0, offset)))

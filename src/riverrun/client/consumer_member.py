@@ -58,8 +58,18 @@ class ConsumerMember:
     The caller runs ``keep_alive`` as a task. The pool must not be shared with other users.
     """
 
-    def __init__(self, pool: ConnectionPool, group: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        group: str,
+        topics: Sequence[str],
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+    ) -> None:
         self._pool = pool
+        self._session_timeout_ms = session_timeout_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
         self._group = group
         self._topics = tuple(topics)
         self._topics_of_group: tuple[str, ...] = ()
@@ -148,8 +158,8 @@ class ConsumerMember:
         subscription = write_subscription(self._topics)
         message = JoinGroupRequest(
             group_id=self._group,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            session_timeout_ms=self._session_timeout_ms,
+            rebalance_timeout_ms=self._rebalance_timeout_ms,
             member_id=self.member_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=tuple(
@@ -157,7 +167,7 @@ class ConsumerMember:
             ),
         )
         # The response arrives when all members have joined or timed out.
-        limit_s = REBALANCE_TIMEOUT_MS / 1000 + RESPONSE_S_MAX
+        limit_s = self._rebalance_timeout_ms / 1000 + RESPONSE_S_MAX
         response: JoinGroupResponse = await self._request(
             ApiKey.JOIN_GROUP, message, timeout_s=limit_s
         )
@@ -186,7 +196,7 @@ class ConsumerMember:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        limit_s = REBALANCE_TIMEOUT_MS / 1000 + RESPONSE_S_MAX
+        limit_s = self._rebalance_timeout_ms / 1000 + RESPONSE_S_MAX
         response: SyncGroupResponse = await self._request(
             ApiKey.SYNC_GROUP, message, timeout_s=limit_s
         )

@@ -118,11 +118,13 @@ async def fetch(
     max_wait_ms: int = 500,
     min_bytes: int = 1,
     is_committed_only: bool = False,
+    node: int | None = None,
 ) -> Fetched:
-    """Read from an offset. Waits up to ``max_wait_ms`` for records."""
+    """Read from an offset, by default from the leader. Waits up to ``max_wait_ms`` for records."""
 
     async def once() -> Fetched:
-        connection = await pool.node_connection(await pool.leader(topic, partition))
+        leader = await pool.leader(topic, partition)
+        connection = await pool.node_connection(leader if node is None else node)
         topic_id = pool.cluster.topic_id(topic)
         wanted = FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes

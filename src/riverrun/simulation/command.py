@@ -40,6 +40,9 @@ def simulate(
     moves: bool = typer.Option(
         False, "--moves", help="Move partitions between the nodes of a cluster."
     ),
+    transactions: bool = typer.Option(
+        False, "--transactions", help="Use transactions, in a cluster of several nodes."
+    ),
     faults: str | None = typer.Option(
         None, "--faults", help="Inject these faults, in the format that a failure prints."
     ),
@@ -58,6 +61,7 @@ def simulate(
     riverrun simulate --seeds 1..1000 --jobs 2 --budget 600
     riverrun simulate --nodes 3 --seeds 1..100
     riverrun simulate --nodes 4 --moves --seeds 1..100
+    riverrun simulate --nodes 3 --transactions --seeds 1..100
     riverrun simulate --nodes 3 --flaw '?'
     """
     _fix_order()
@@ -84,8 +88,17 @@ def simulate(
     done = 0
     simulated = 0.0
     shown = began
-    run_one = partial(run_seed, nodes=nodes, faults=schedule, has_moves=moves, bug=planted)
-    draw = partial(draw_any, nodes=nodes, faults=schedule, has_moves=moves, bug=planted)
+    if transactions and nodes == 1:
+        raise typer.BadParameter("--transactions needs --nodes 2 or more")
+    draw = partial(
+        draw_any,
+        nodes=nodes,
+        faults=schedule,
+        has_moves=moves,
+        has_transactions=transactions,
+        bug=planted,
+    )
+    run_one = partial(run_seed, draw=draw)
     with _runs(chosen, jobs, run_one) as reports:
         for report in reports:
             done += 1
@@ -187,6 +200,7 @@ def _show(report: SimulationReport, story: bool) -> None:
     typer.echo(
         f"seed {report.seed}: fingerprint {report.fingerprint}, {report.faults} faults, "
         f"{report.acknowledged} acknowledged, {report.reads} reads, {report.commits} commits, "
+        f"{report.transactions} transactions, "
         f"{report.simulated_seconds:.1f} s simulated in {report.wall_seconds:.1f} s"
     )
 

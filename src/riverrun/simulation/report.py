@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -44,6 +44,7 @@ class SimulationReport:
     seed: int
     nodes: int
     has_moves: bool
+    has_transactions: bool
     verdict: SeedVerdict
     message: str
     fingerprint: str
@@ -52,6 +53,7 @@ class SimulationReport:
     acknowledged: int
     reads: int
     commits: int
+    transactions: int
     faults: int
     story: tuple[str, ...]
 
@@ -65,6 +67,7 @@ def draw_any(
     nodes: int = 1,
     faults: Sequence[Fault] | None = None,
     has_moves: bool = False,
+    has_transactions: bool = False,
     bug: AnyBug | None = None,
 ) -> AnyPlan:
     """Draw the plan of a seed; ``faults`` replaces its schedule."""
@@ -74,23 +77,17 @@ def draw_any(
         plan = draw_node_plan(seed, bug=bug)
     else:
         assert not isinstance(bug, FileBug), f"{bug} is a bug of a single node"
-        plan = draw_cluster_plan(seed, nodes, has_moves=has_moves, bug=bug)
+        plan = draw_cluster_plan(
+            seed, nodes, has_moves=has_moves, has_transactions=has_transactions, bug=bug
+        )
     if faults is not None:
         plan = dataclasses.replace(plan, faults=tuple(faults))
     return plan
 
 
-def run_seed(
-    seed: int,
-    *,
-    nodes: int = 1,
-    faults: Sequence[Fault] | None = None,
-    has_moves: bool = False,
-    bug: AnyBug | None = None,
-) -> SimulationReport:
-    """Draw the plan of a seed and run it; ``faults`` replaces its schedule."""
-    plan = draw_any(seed, nodes=nodes, faults=faults, has_moves=has_moves, bug=bug)
-    return describe(run_any(plan))
+def run_seed(seed: int, *, draw: Callable[[int], AnyPlan] = draw_any) -> SimulationReport:
+    """Draw the plan of a seed and run it."""
+    return describe(run_any(draw(seed)))
 
 
 def run_any(plan: AnyPlan) -> RunOutcome:
@@ -100,11 +97,12 @@ def run_any(plan: AnyPlan) -> RunOutcome:
 
 
 def describe(outcome: RunOutcome) -> SimulationReport:
-    failure = outcome.failure
+    failure, plan = outcome.failure, outcome.plan
     return SimulationReport(
         seed=outcome.plan.seed,
         nodes=1 if isinstance(outcome.plan, NodePlan) else outcome.plan.nodes,
-        has_moves=isinstance(outcome.plan, ClusterPlan) and outcome.plan.has_moves,
+        has_moves=isinstance(plan, ClusterPlan) and plan.has_moves,
+        has_transactions=isinstance(plan, ClusterPlan) and plan.has_transactions,
         verdict=verdict_of(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
         fingerprint=outcome.fingerprint,
@@ -113,6 +111,7 @@ def describe(outcome: RunOutcome) -> SimulationReport:
         acknowledged=outcome.acknowledged,
         reads=outcome.reads,
         commits=outcome.commits,
+        transactions=outcome.transactions,
         faults=len(outcome.plan.faults),
         story=tuple(outcome.story),
     )
@@ -157,5 +156,6 @@ def describe_failure(
     lines += ["", f"The smallest schedule found ({len(schedule)} faults):", f"  {written}"]
     which = f"--seed {report.seed}" + (f" --nodes {report.nodes}" if report.nodes > 1 else "")
     which += " --moves" if report.has_moves else ""
+    which += " --transactions" if report.has_transactions else ""
     lines += ["", f"To repeat: riverrun simulate {which} --faults '{written}' --story"]
     return lines

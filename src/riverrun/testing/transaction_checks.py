@@ -22,11 +22,11 @@ from riverrun.testing.transaction_history import (
     FinalState,
     GroupKey,
     InputRecord,
+    ObservedTransaction,
     Outcome,
     PartitionKey,
     Row,
     TransactionHistory,
-    TransactionRecord,
     TransactionWrite,
 )
 
@@ -81,7 +81,7 @@ class _Known:
 
     def __init__(self, history: TransactionHistory, final: FinalState) -> None:
         self.history, self.final = history, final
-        self.writers: dict[str, tuple[TransactionRecord, TransactionWrite]] = {}
+        self.writers: dict[str, tuple[ObservedTransaction, TransactionWrite]] = {}
         for transaction in history.transactions:
             for write in transaction.writes:
                 assert write.value not in self.writers, f"{write.value} was written twice"
@@ -91,7 +91,7 @@ class _Known:
             for offset, value in rows:
                 self.visible.setdefault(value, (partition, offset))
 
-    def must_not_show(self, transaction: TransactionRecord) -> bool:
+    def must_not_show(self, transaction: ObservedTransaction) -> bool:
         """Whether the transaction cannot have been committed."""
         return transaction.commit_requested is None or transaction.outcome is Outcome.ABORTED
 
@@ -260,7 +260,7 @@ def _check_order(known: _Known) -> Iterator[Violation]:
 
 
 def _check_offsets(known: _Known) -> Iterator[Violation]:
-    commits: dict[GroupKey, list[tuple[TransactionRecord, int]]] = {}
+    commits: dict[GroupKey, list[tuple[ObservedTransaction, int]]] = {}
     for transaction in known.history.transactions:
         for group, offset in transaction.offsets.items():
             commits.setdefault(group, []).append((transaction, offset))
@@ -269,7 +269,7 @@ def _check_offsets(known: _Known) -> Iterator[Violation]:
 
 
 def _check_fetched(
-    fetched: FetchedOffset, commits: Iterable[tuple[TransactionRecord, int]]
+    fetched: FetchedOffset, commits: Iterable[tuple[ObservedTransaction, int]]
 ) -> Iterator[Violation]:
     possible: dict[int, None] = {}
     least = -1

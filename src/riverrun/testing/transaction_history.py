@@ -7,7 +7,7 @@ one clock. They are taken before a request is sent and after its response has ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -43,7 +43,7 @@ class TransactionWrite:
 
 
 @dataclass(slots=True, kw_only=True)
-class TransactionRecord:
+class ObservedTransaction:
     """One transaction of one producer, from its begin to its confirmed end."""
 
     name: str
@@ -96,13 +96,13 @@ class FetchedOffset:
 class TransactionHistory:
     """Everything that the clients of one run did and saw."""
 
-    transactions: list[TransactionRecord] = field(default_factory=list)
+    transactions: list[ObservedTransaction] = field(default_factory=list)
     reads: list[CommittedRead] = field(default_factory=list)
     fetched_offsets: list[FetchedOffset] = field(default_factory=list)
 
-    def begin(self, process: str, now: float) -> TransactionRecord:
+    def begin(self, process: str, now: float) -> ObservedTransaction:
         name = f"{process}.{len(self.transactions)}"
-        record = TransactionRecord(name=name, began=now)
+        record = ObservedTransaction(name=name, began=now)
         self.transactions.append(record)
         return record
 
@@ -115,5 +115,5 @@ class TransactionHistory:
 class FinalState:
     """What read_committed readers see after all faults and transactions have ended."""
 
-    logs: dict[PartitionKey, Sequence[Row]]
-    offsets: dict[GroupKey, int] = field(default_factory=dict)
+    logs: Mapping[PartitionKey, Sequence[Row]]
+    offsets: Mapping[GroupKey, int] = field(default_factory=dict)

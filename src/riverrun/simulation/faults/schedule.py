@@ -4,7 +4,8 @@ A schedule is drawn from the seed, printed when a run fails, shrunk, and kept in
 a machine, several machines (``node-1,node-2``), or the two sides of a network partition
 (``node-1|node-2,node-3``). Without a second side it means all other machines. In a cluster a target
 may also be a role, resolved when the fault starts: the active ``controller``, the ``leader`` of the
-first partition, the ``follower`` that comes first in its replicas, or the ``other-follower``.
+first partition, the ``follower`` that comes first in its replicas, or the ``other-follower``, and
+the ``coordinator`` of transactions.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ ON_CLUSTERS = frozenset({FaultKind.WIPE_DISK, FaultKind.LOST_TAIL, FaultKind.BIT
 """Faults that a cluster survives and a single node does not."""
 CONTROLLER, LEADER, FOLLOWER, OTHER_FOLLOWER = "controller", "leader", "follower", "other-follower"
 ROLES = (CONTROLLER, LEADER, FOLLOWER, OTHER_FOLLOWER)
+COORDINATOR = "coordinator"
+"""The coordinator of the first transactional ids; a role only in runs with transactions."""
 SEVERAL_AT_ONCE = frozenset(
     {FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.TERMINATE}
 )
@@ -144,6 +147,7 @@ def draw_cluster_faults(
     clients: Sequence[str],
     count_max: int,
     kinds: Sequence[FaultKind] = tuple(FaultKind),
+    roles: Sequence[str] = ROLES,
 ) -> tuple[Fault, ...]:
     """Draw a schedule for several nodes. Some faults hit several nodes at once."""
     chosen = [kind for kind in kinds if rng.random() < 0.4] or [FaultKind.KILL]
@@ -155,7 +159,7 @@ def draw_cluster_faults(
             kind=kind,
             start=round(rng.uniform(0.5, until), 3),
             seconds=round(rng.uniform(0.05, _SECONDS_MAX.get(kind, SECONDS_MAX)), 3),
-            target=_draw_target(rng, kind, nodes, clients),
+            target=_draw_target(rng, kind, nodes, clients, roles),
             amount=float(round(rng.uniform(low, high))),
         )
         faults.append(fault)
@@ -163,22 +167,28 @@ def draw_cluster_faults(
 
 
 def _draw_target(
-    rng: random.Random, kind: FaultKind, nodes: Sequence[str], clients: Sequence[str]
+    rng: random.Random,
+    kind: FaultKind,
+    nodes: Sequence[str],
+    clients: Sequence[str],
+    roles: Sequence[str],
 ) -> str:
     if kind in (FaultKind.KILL_CLIENT, FaultKind.PAUSE_CLIENT):
         return rng.choice(clients)
     if kind in ON_CLIENTS:
-        return _draw_sides(rng, nodes, clients)
+        return _draw_sides(rng, nodes, clients, roles)
     if kind in SEVERAL_AT_ONCE and rng.random() < 0.3:
         return ",".join(sorted(rng.sample(nodes, rng.randint(1, len(nodes)))))
-    return rng.choice(ROLES) if rng.random() < 0.4 else rng.choice(nodes)
+    return rng.choice(roles) if rng.random() < 0.4 else rng.choice(nodes)
 
 
-def _draw_sides(rng: random.Random, nodes: Sequence[str], clients: Sequence[str]) -> str:
+def _draw_sides(
+    rng: random.Random, nodes: Sequence[str], clients: Sequence[str], roles: Sequence[str]
+) -> str:
     """Separate a machine from all others, a client from a node, or two groups of nodes."""
     style = rng.randrange(4)
     if style == 0 or len(nodes) == 1:
-        return rng.choice([*nodes, *ROLES, *clients])
+        return rng.choice([*nodes, *roles, *clients])
     if style == 1:
         return f"{rng.choice(clients)}|{rng.choice(nodes)}"
     shuffled = rng.sample(nodes, len(nodes))

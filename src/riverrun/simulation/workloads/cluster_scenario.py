@@ -20,9 +20,17 @@ from riverrun.simulation.disks.log_reader import intact_batches, logs_on
 from riverrun.simulation.failures import LivenessViolation, SafetyViolation, SimulationFailure
 from riverrun.simulation.faults.damage_budget import DamageBudget
 from riverrun.simulation.faults.injector import Injector
-from riverrun.simulation.faults.schedule import CONTROLLER, FOLLOWER, LEADER, OTHER_FOLLOWER, ROLES
+from riverrun.simulation.faults.schedule import (
+    CONTROLLER,
+    COORDINATOR,
+    FOLLOWER,
+    LEADER,
+    OTHER_FOLLOWER,
+    ROLES,
+)
 from riverrun.simulation.isolation import captured_logs
 from riverrun.simulation.planted.cluster_bugs import planted
+from riverrun.simulation.transactions.stage import TransactionStage
 from riverrun.simulation.workloads.cluster_workload import ClusterWorkload
 from riverrun.simulation.workloads.moves import PartitionMover
 from riverrun.simulation.workloads.plans import (
@@ -36,6 +44,7 @@ from riverrun.simulation.workloads.plans import (
 from riverrun.simulation.world import Environment, World
 
 TOPIC = "orders"
+TRANSACTION_TOPIC = "__transaction_state"
 FORMING_SECONDS_MAX = 30.0
 RECOVERY_SECONDS_MAX = 45.0
 QUIET_SECONDS = 5.0
@@ -65,6 +74,7 @@ def run_cluster(plan: ClusterPlan) -> RunOutcome:
             acknowledged=scenario.checker.acknowledged,
             reads=scenario.checker.reads,
             commits=scenario.workload.commits,
+            transactions=scenario.committed_transactions,
         )
 
 
@@ -115,20 +125,28 @@ class ClusterScenario:
         self.mover = PartitionMover(world, self.cluster)
         if plan.has_moves:
             supervisor.add(MOVER, self.mover.run)
+        self.transactions: TransactionStage | None = None
+        if plan.has_transactions:
+            self.transactions = TransactionStage(world, self.cluster, replicas=plan.replicas)
+
+    @property
+    def committed_transactions(self) -> int:
+        return 0 if self.transactions is None else self.transactions.run.history.commits
 
     def _resolve_role(self, name: str) -> str:
         """The machine that has a role now; the first node if no machine has it."""
         cluster = self.cluster
-        if name not in ROLES:
+        if name not in (*ROLES, COORDINATOR):
             return name
         if name == CONTROLLER:
             return cluster.leader or cluster.names[0]
-        partition = cluster.partition(TOPIC, 0)
+        partition = cluster.partition(TRANSACTION_TOPIC if name == COORDINATOR else TOPIC, 0)
         if partition is None:
             return cluster.names[0]
         others = [node for node in partition.replicas if node != partition.leader]
         playing = {
             LEADER: partition.leader,
+            COORDINATOR: partition.leader,
             FOLLOWER: others[0] if others else NO_LEADER,
             OTHER_FOLLOWER: others[-1] if others else NO_LEADER,
         }
@@ -155,6 +173,8 @@ class ClusterScenario:
 
     def _expect_progress(self) -> None:
         world, calm = self._world, self._world.now
+        if self.transactions is not None:
+            self.transactions.expect_progress(self._until)
         names = [producer.name for producer in self._plan.producers]
         last_ack = self.workload.last_ack
         self._until(
@@ -174,6 +194,9 @@ class ClusterScenario:
         )
         for name in names:
             self.cluster.supervisor.remove(name)
+        if self.transactions is not None:
+            is_lossless = self.checker.is_synced_before_ack or self.checker.era == 0
+            self.transactions.expect_atomic(self._until, is_checked=is_lossless)
 
     def _expect_everything_read(self) -> None:
         world, supervisor = self._world, self.cluster.supervisor
@@ -192,6 +215,9 @@ class ClusterScenario:
         self._until_settled()
         for partition in self.workload.partitions:
             self._check_copies(*partition)
+        if self.transactions is not None:
+            for at in self.transactions.run.partitions:
+                self._check_copies(at.topic, at.partition)
         self._until(lambda: not self._strays(), "every node has deleted the replicas that it lost")
 
     def _strays(self) -> list[tuple[str, str, int]]:

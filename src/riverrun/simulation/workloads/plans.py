@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from riverrun.simulation.cluster import REPLICAS_MAX, node_name
 from riverrun.simulation.failures import SimulationFailure
 from riverrun.simulation.faults.schedule import (
+    COORDINATOR,
     ON_CLUSTERS,
+    ROLES,
     Fault,
     FaultKind,
     draw_cluster_faults,
@@ -18,6 +20,7 @@ from riverrun.simulation.faults.schedule import (
 )
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
+from riverrun.simulation.transactions.run import TRANSACTIONAL_CLIENTS
 from riverrun.simulation.world import World
 
 BROKER = "broker"
@@ -124,6 +127,8 @@ class ClusterPlan:
     forms_under_faults: bool = False
     has_moves: bool = False
     """Whether an administrator moves partitions between nodes."""
+    has_transactions: bool = False
+    """Whether clients also use transactions."""
     bug: ClusterBug | None = None
 
     @property
@@ -140,12 +145,18 @@ class ClusterPlan:
 
     @property
     def clients(self) -> list[str]:
-        movers = (MOVER,) if self.has_moves else ()
-        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR, *movers]
+        more = [MOVER] if self.has_moves else []
+        more += TRANSACTIONAL_CLIENTS if self.has_transactions else ()
+        return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR, *more]
 
 
 def draw_cluster_plan(
-    seed: int, nodes: int, *, has_moves: bool = False, bug: ClusterBug | None = None
+    seed: int,
+    nodes: int,
+    *,
+    has_moves: bool = False,
+    has_transactions: bool = False,
+    bug: ClusterBug | None = None,
 ) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")
@@ -165,8 +176,12 @@ def draw_cluster_plan(
         faults=(),
         forms_under_faults=rng.random() < 0.15,
         has_moves=has_moves,
+        has_transactions=has_transactions,
         bug=bug,
     )
+    if has_transactions:
+        settings = {**plan.settings, **_draw_transaction_settings(rng)}
+        plan = dataclasses.replace(plan, settings=settings, producers=plan.producers[:1])
     kinds = [kind for kind in FaultKind if nodes > 1 or kind not in ON_CLUSTERS]
     faults = draw_cluster_faults(
         rng,
@@ -175,8 +190,18 @@ def draw_cluster_plan(
         clients=plan.clients,
         count_max=CLUSTER_FAULTS_MAX,
         kinds=kinds,
+        roles=(*ROLES, COORDINATOR, COORDINATOR) if has_transactions else ROLES,
     )
     return dataclasses.replace(plan, faults=faults)
+
+
+def _draw_transaction_settings(rng: random.Random) -> dict[str, str]:
+    return {
+        # Power loss may lose acknowledged records otherwise, and then little can be checked.
+        "log.flush.before.ack": rng.choice(("true", "true", "false")),
+        "transaction.state.log.num.partitions": str(rng.choice((1, 3))),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    }
 
 
 def _draw_settings(rng: random.Random) -> dict[str, str]:
@@ -228,3 +253,4 @@ class RunOutcome:
     acknowledged: int
     reads: int
     commits: int
+    transactions: int = 0

@@ -38,6 +38,7 @@ COMMANDS = {
     "produce": "riverrun.cli.records.produce",
     "consume": "riverrun.cli.records.consume",
     "groups": "riverrun.cli.groups.command",
+    "transactions": "riverrun.cli.transactions.command",
     "cluster": "riverrun.cli.cluster.command",
     "quorum": "riverrun.cli.quorum.command",
     "top": "riverrun.cli.top.command",
@@ -53,7 +54,7 @@ COMMANDS = {
     "help": "riverrun.cli.about",
 }
 
-COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups", "cluster")
+COMMANDS_WITH_NAMES = ("topics", "produce", "consume", "groups", "transactions", "cluster")
 
 
 class RootCommand(PlainGroup):

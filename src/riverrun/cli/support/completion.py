@@ -32,6 +32,15 @@ def group_names(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, ask)
 
 
+def transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
+    async def ask(pool: ConnectionPool) -> list[str]:
+        from riverrun.cli.transactions.admin import list_transactions
+
+        return [row.transactional_id for row in await list_transactions(pool)]
+
+    return _complete(context, incomplete, ask)
+
+
 def setting_names(context: typer.Context, incomplete: str) -> list[str]:
     async def ask(pool: ConnectionPool) -> list[str]:
         from riverrun.cli.cluster.configs import ask_settings

@@ -1,0 +1,1 @@
+"""``riverrun transactions``: open, ended and hanging transactions of a cluster."""

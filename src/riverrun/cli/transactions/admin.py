@@ -42,7 +42,7 @@ Silent = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
+class PartitionTransaction:
     """A transaction that is open in one partition, as the leader reports it."""
 
     partition: TopicPartition
@@ -216,7 +216,7 @@ async def open_in(
     pool: ConnectionPool,
     places: Iterable[TopicPartition],
     silent: Silent = lambda node: None,
-) -> list[OpenTransaction]:
+) -> list[PartitionTransaction]:
     """The open transactions of partitions, from their leaders."""
     wanted = sorted(places)
     topics = (await pool.metadata(sorted({at.topic for at in wanted}))).topics if wanted else ()
@@ -236,13 +236,13 @@ async def open_in(
     answers, missing = await ask_each(pool, messages, ApiKey.DESCRIBE_PRODUCERS)
     for node in missing:
         silent(node)
-    found: list[OpenTransaction] = []
+    found: list[PartitionTransaction] = []
     answer: DescribeProducersResponse
     for answer in answers.values():
         for topic in answer.topics:
             for row in topic.partitions:
                 found += [
-                    OpenTransaction(
+                    PartitionTransaction(
                         partition=_place(topic.name, row.partition_index),
                         producer_id=each.producer_id,
                         producer_epoch=each.producer_epoch,

@@ -15,7 +15,7 @@ from riverrun.cli.transactions.admin import (
     OPEN_STATES,
     CoordinatedTransaction,
     HeldPartition,
-    OpenTransaction,
+    PartitionTransaction,
     Silent,
     held_partitions,
     list_transactions,
@@ -35,7 +35,7 @@ from riverrun.wire.messages.write_txn_markers_response import WriteTxnMarkersRes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    open: OpenTransaction
+    open: PartitionTransaction
     held: HeldPartition
     cause: str
 
@@ -80,7 +80,7 @@ async def find_hanging(
     ]
 
 
-def cause_of(found: OpenTransaction, known: Sequence[CoordinatedTransaction]) -> str | None:
+def cause_of(found: PartitionTransaction, known: Sequence[CoordinatedTransaction]) -> str | None:
     """Why no coordinator will end a transaction; None if one will."""
     owners = [each for each in known if each.producer_id == found.producer_id]
     if not owners:
@@ -111,11 +111,13 @@ async def _places(
     return places
 
 
-def _identity(each: OpenTransaction) -> tuple[TopicPartition, int, int]:
+def _identity(each: PartitionTransaction) -> tuple[TopicPartition, int, int]:
     return each.partition, each.producer_id, each.start_offset
 
 
-async def find_open(pool: ConnectionPool, at: TopicPartition, start_offset: int) -> OpenTransaction:
+async def find_open(
+    pool: ConnectionPool, at: TopicPartition, start_offset: int
+) -> PartitionTransaction:
     """The open transaction of a partition that starts at an offset; raises NotFound."""
     found = await open_in(pool, [at])
     for each in found:
@@ -127,7 +129,7 @@ async def find_open(pool: ConnectionPool, at: TopicPartition, start_offset: int)
     )
 
 
-async def write_abort(pool: ConnectionPool, found: OpenTransaction) -> None:
+async def write_abort(pool: ConnectionPool, found: PartitionTransaction) -> None:
     """Write an abort marker to one partition, past any coordinator. Raises KafkaError."""
     at = found.partition
     marker = WritableTxnMarker(

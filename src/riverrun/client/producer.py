@@ -7,7 +7,7 @@ records are buffered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -30,6 +30,8 @@ BUFFERED_BYTES_MAX = 8 * 1024 * 1024
 RECORD_OVERHEAD_BYTES = 24
 SEQUENCES = 2**31
 NO_PRODUCER_ID = -1
+WriteRecords = Callable[[int, Sequence[NewRecord]], Awaitable[list[int]]]
+"""Writes records to a partition and returns their offsets."""
 
 
 class PartitionBuffer(Struct):
@@ -59,8 +61,10 @@ class Producer:
         producer_epoch: int,
         randomness: Randomness,
         sent: Callable[[int, int], None],
+        write: WriteRecords | None = None,
     ) -> None:
         self._pool = pool
+        self._write = write
         self._topic = topic
         self._acks = acks
         self._compression = compression
@@ -82,14 +86,16 @@ class Producer:
         randomness: Randomness | None = None,
         sent: Callable[[int, int], None] = lambda _records, _bytes: None,
         waits: Callable[[str], None] = lambda _what: None,
+        write: WriteRecords | None = None,
     ) -> Producer:
         """Find the topic, which the broker may create, and get a producer id. ``waits`` is called
-        with a description of each request before it is sent.
+        with a description of each request before it is sent. ``write`` writes the records instead,
+        in a transaction.
         """
         waits(f"the leaders of topic {topic}")
         partitions = await _find_partitions(pool, topic)
         producer_id, producer_epoch = NO_PRODUCER_ID, -1
-        if acks == ACKS_ALL:
+        if acks == ACKS_ALL and write is None:
             waits("a producer id, which the leader of the quorum gives out")
             producer_id, producer_epoch = await _get_producer_id(pool)
         return cls(
@@ -102,6 +108,7 @@ class Producer:
             producer_epoch=producer_epoch,
             randomness=randomness or SystemRandomness(),
             sent=sent,
+            write=write,
         )
 
     def add(self, record: NewRecord, partition: int | None = None) -> bool:
@@ -143,6 +150,10 @@ class Producer:
                 pending[:0] = [part[:middle], part[middle:]]
 
     async def _send(self, state: PartitionBuffer, records: list[NewRecord]) -> None:
+        if self._write is not None:
+            offsets = await self._write(state.index, records)
+            _note_written(state, len(records), offsets[0], offsets[-1] + 1)
+            return
         is_idempotent = self._producer_id != NO_PRODUCER_ID
         batch = build_batch(
             records,
@@ -154,12 +165,17 @@ class Producer:
         produced = await produce(self._pool, self._topic, state.index, batch, acks=self._acks)
         count = len(records)
         state.next_sequence = (state.next_sequence + count) % SEQUENCES
-        state.count += count
-        if produced.base_offset >= 0:
-            if state.first_offset < 0:
-                state.first_offset = produced.base_offset
-            state.end_offset = produced.base_offset + count
+        _note_written(state, count, produced.base_offset, produced.base_offset + count)
         self._sent(count, len(batch))
+
+
+def _note_written(state: PartitionBuffer, count: int, first: int, end: int) -> None:
+    """``first`` is -1 if the broker does not report offsets."""
+    state.count += count
+    if first >= 0:
+        if state.first_offset < 0:
+            state.first_offset = first
+        state.end_offset = end
 
 
 async def _find_partitions(pool: ConnectionPool, topic: str) -> list[int]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from riverrun.cli.records.selection import Start, TopicSelection
 
 
+ISOLATIONS = ("read_uncommitted", "read_committed")
+
 Topics = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TOPIC...]", autocompletion=topic_names, show_default=False),
@@ -120,6 +122,14 @@ Registry = Annotated[
         "RIVERRUN_REGISTRY_USER_INFO. Needs an extra: pip install 'riverrun[registry]'.",
     ),
 ]
+Isolation = Annotated[
+    str,
+    typer.Option(
+        "--isolation",
+        metavar="|".join(ISOLATIONS),
+        help="read_committed: leave out records of open and aborted transactions.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages on standard error.")]
 
 
@@ -141,6 +151,7 @@ def consume(
     until_end: UntilEnd = False,
     form: Format = "text",
     registry: Registry = None,
+    isolation: Isolation = "read_uncommitted",
     quiet: Quiet = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -158,6 +169,7 @@ def consume(
     riverrun consume orders --offset -10 --partition 0
     riverrun consume orders --group billing               one of these in each of two terminals
     riverrun consume orders --format '%t %p %o %k %v\\n' --max-messages 5
+    riverrun consume orders --isolation read_committed
     riverrun consume orders --json | jq .value
     riverrun consume orders --registry http://127.0.0.1:8081 --json | jq .value.price
 
@@ -172,6 +184,8 @@ def consume(
         fail("standard output is closed", USAGE)
     names = tuple(dict.fromkeys(topics or ()))
     selection = _selection(names, pattern, partitions)
+    if isolation not in ISOLATIONS:
+        fail(f"--isolation {isolation}: expected {' or '.join(ISOLATIONS)}", USAGE)
     _check_group(group, selection, offset, partitions)
     now_ms = SystemClock().now_ms()
     since_ms, until_ms = _moment("--since", since, now_ms), _moment("--until", until, now_ms)
@@ -188,6 +202,7 @@ def consume(
         until_ms=until_ms,
         form_record=_formatter_of("json" if as_json else form),
         is_quiet=quiet,
+        is_committed_only=isolation == "read_committed",
         decoder=None if registry is None else _decoder_of(registry, is_quiet=quiet),
     )
     ended = run(bootstrap, lambda pool: print_records(pool, bootstrap, plan), retry=plan.retry)

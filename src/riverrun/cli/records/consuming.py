@@ -61,6 +61,8 @@ class ConsumePlan:
     until_ms: int | None
     form_record: Formatter
     is_quiet: bool
+    is_committed_only: bool = False
+    """read_committed: no records of open or aborted transactions."""
     decoder: RecordDecoder | None = None
     """Decodes keys and values that name a registered schema."""
 
@@ -155,8 +157,19 @@ class _Printing:
         wait_ms = WAIT_MS
         if plan.timeout_s is not None:
             wait_ms = min(wait_ms, max(1, int(plan.timeout_s * 1000)))
-        self._fetcher = Fetcher(pool, wait_ms=wait_ms, lost=self._tell_lost)
-        self._ends = RangeEnds(pool, clock, is_until_end=plan.is_until_end, until_ms=plan.until_ms)
+        self._fetcher = Fetcher(
+            pool,
+            wait_ms=wait_ms,
+            is_committed_only=plan.is_committed_only,
+            lost=self._tell_lost,
+        )
+        self._ends = RangeEnds(
+            pool,
+            clock,
+            is_until_end=plan.is_until_end,
+            until_ms=plan.until_ms,
+            is_committed_only=plan.is_committed_only,
+        )
         self._uncommitted: dict[TopicPartition, int] = {}
         self._loop = asyncio.get_running_loop()
         self._look_at = self._loop.time() + LOOK_S
@@ -300,9 +313,16 @@ class _Printing:
     async def _starts(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Partitions and topics that were added since our start are read from their start."""
         start, first = self._plan.start, self._found_first
-        known = await start.offsets(self._pool, [at for at in places if at in first])
+        is_committed_only = self._plan.is_committed_only
+        known = await start.offsets(
+            self._pool,
+            [at for at in places if at in first],
+            is_committed_only=is_committed_only,
+        )
         added = [at for at in places if at not in first]
-        return known | await start.for_new_partitions.offsets(self._pool, added)
+        return known | await start.for_new_partitions.offsets(
+            self._pool, added, is_committed_only=is_committed_only
+        )
 
     def _note_no_match(self) -> None:
         if self._ends.are_known:
@@ -349,7 +369,7 @@ class _Printing:
         await self.commit()
         assignment = await member.join()
         places = [place(topic, index) for topic, rows in assignment.items() for index in rows]
-        committed = await committed_offsets(self._pool, self._group)
+        committed = await committed_offsets(self._pool, self._group, places)
         known = {at: committed[at] for at in places if at in committed}
         fresh = await self._starts([at for at in places if at not in committed])
         await self._ends.find(places)

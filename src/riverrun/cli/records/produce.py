@@ -73,6 +73,15 @@ Acks = Annotated[
         "not wait.",
     ),
 ]
+TransactionalId = Annotated[
+    str | None,
+    typer.Option(
+        "--transactional-id",
+        metavar="ID",
+        help="Write the whole input in one transaction of this id: all of it becomes visible at "
+        "the end, or nothing. It must end within 15 minutes. Ends an open transaction of this id.",
+    ),
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no summary on standard error.")
 ]
@@ -91,6 +100,7 @@ def produce(
     partition: Partition = None,
     compression: Codec = "none",
     acks: Acks = "all",
+    transactional_id: TransactionalId = None,
     quiet: Quiet = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -105,6 +115,7 @@ def produce(
     riverrun produce users --key-separator : --file users.txt
     echo '{"key": "k", "value": {"n": 1}, "headers": {"h": "1"}}' | riverrun produce t --format json
     tail -f app.log | riverrun produce logs --compression zstd --header host=web1
+    riverrun produce orders --file day.txt --transactional-id nightly-load
     """
     from riverrun.cli.records.formats import BadInput, parse_headers, unescape
     from riverrun.cli.records.producing import ProducePlan
@@ -116,6 +127,10 @@ def produce(
         fail(f"--compression {compression}: expected one of {', '.join(COMPRESSIONS)}", USAGE)
     if acks not in ACKS:
         fail(f"--acks {acks}: expected 0, 1 or all", USAGE)
+    if transactional_id == "":
+        fail("--transactional-id is empty", USAGE)
+    if transactional_id is not None and ACKS[acks] != ACKS["all"]:
+        fail("--transactional-id needs --acks all", USAGE)
     if key_separator is not None and form == "json":
         fail("--key-separator is for text; in JSON the key is a field", USAGE)
     separator = None
@@ -135,6 +150,7 @@ def produce(
         partition=partition,
         compression=Compression[compression.upper()],
         acks=ACKS[acks],
+        transactional_id=transactional_id,
         is_quiet=quiet,
     )
     _run(bootstrap, plan, file, as_json=as_json)

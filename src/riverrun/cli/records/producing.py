@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from riverrun.cli.records.descriptors import Reader
@@ -17,14 +17,18 @@ from riverrun.cli.support.progress import InputFile, ProgressLine, share_in_word
 from riverrun.cli.support.session import in_words
 from riverrun.cli.support.wait_reporter import WaitReporter
 from riverrun.client.pool import ConnectionPool
-from riverrun.client.producer import PartitionBuffer, Producer
+from riverrun.client.producer import PartitionBuffer, Producer, WriteRecords
+from riverrun.client.transactions import TransactionalProducer
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.records.compression import Compression
-from riverrun.records.record import Headers
+from riverrun.records.record import Headers, NewRecord
 
 LINGER_S = 0.02
 """How long to wait for more lines before sending a batch."""
+TRANSACTION_TIMEOUT_MS = 900_000
+"""The longest that a cluster allows by default, because the whole input is one transaction."""
 LINE_BYTES_MAX = 128 * 1024 * 1024
 
 
@@ -39,6 +43,7 @@ class ProducePlan:
     partition: int | None = None
     compression: Compression = Compression.NONE
     acks: int = -1
+    transactional_id: str | None = None
     is_quiet: bool = False
 
 
@@ -116,10 +121,22 @@ async def write_lines(
         progress.sent(records, size)
         wait_reporter.progressed()
 
+    transaction: TransactionalProducer | None = None
     try:
+        if plan.transactional_id is not None:
+            wait_reporter.wait_for(f"the coordinator of {plan.transactional_id}")
+            transaction = TransactionalProducer(
+                pool,
+                plan.transactional_id,
+                timeout_ms=TRANSACTION_TIMEOUT_MS,
+                compression=plan.compression,
+                sent=sent,
+            )
+            await transaction.init()
+            await transaction.begin()
         producer = await Producer.open(
             pool, plan.topic, acks=plan.acks, compression=plan.compression,
-            sent=sent, waits=wait_reporter.wait_for,
+            sent=sent, waits=wait_reporter.wait_for, write=_writer(transaction, plan.topic),
         )  # fmt: skip
     finally:
         wait_reporter.done()
@@ -131,6 +148,8 @@ async def write_lines(
     writing = _Writing(plan, producer, Reader(descriptor), clock or SystemClock(), wait_reporter)
     try:
         await writing.run()
+        if transaction is not None:
+            await transaction.commit()
     except BadInput as error:
         summary.failure = f"line {writing.lines.number}: {error}"
     except KafkaError as error:
@@ -139,10 +158,32 @@ async def write_lines(
             summary.exit_code = NOT_FOUND
     summary.seconds = loop.time() - started
     if summary.failure is not None:
-        were = "was" if summary.records == 1 else "were"
-        summary.failure += f"\n  {counted(summary.records, 'record')} before that {were} written."
+        summary.failure += f"\n  {await _outcome(transaction, summary)}"
     progress.finish(is_shown=not plan.is_quiet and summary.failure is None)
     return summary
+
+
+def _writer(transaction: TransactionalProducer | None, topic: str) -> WriteRecords | None:
+    if transaction is None:
+        return None
+
+    async def write(partition: int, records: Sequence[NewRecord]) -> list[int]:
+        at = TopicPartition(TopicName(topic), PartitionIndex(partition))
+        return (await transaction.send({at: records}))[at]
+
+    return write
+
+
+async def _outcome(transaction: TransactionalProducer | None, summary: Summary) -> str:
+    """What a failure leaves; an open transaction is aborted."""
+    if transaction is None:
+        were = "was" if summary.records == 1 else "were"
+        return f"{counted(summary.records, 'record')} before that {were} written."
+    try:
+        await transaction.abort()
+    except (KafkaError, OSError) as error:
+        return f"The transaction could not be aborted: {error}. It is when it times out."
+    return "The transaction was aborted: nothing of the input is visible with read_committed."
 
 
 class _Writing:

@@ -23,12 +23,19 @@ class RangeEnds:
     """
 
     def __init__(
-        self, pool: ConnectionPool, clock: Clock, *, is_until_end: bool, until_ms: int | None
+        self,
+        pool: ConnectionPool,
+        clock: Clock,
+        *,
+        is_until_end: bool,
+        until_ms: int | None,
+        is_committed_only: bool = False,
     ) -> None:
         self._pool = pool
         self._clock = clock
         self._is_until_end = is_until_end
         self._until_ms = until_ms
+        self._is_committed_only = is_committed_only
         self._ends: dict[TopicPartition, int] = {}
         self.are_known = False
 
@@ -43,7 +50,9 @@ class RangeEnds:
         if not self.are_due:
             return
         new = list(dict.fromkeys(at for at in places if at not in self._ends))
-        ends = await offsets_at(self._pool, dict.fromkeys(new, LATEST))
+        ends = await offsets_at(
+            self._pool, dict.fromkeys(new, LATEST), is_committed_only=self._is_committed_only
+        )
         if self._until_ms is not None:
             timed = await offsets_at(self._pool, dict.fromkeys(new, self._until_ms))
             ends = {at: ends[at] if timed[at] < 0 else min(ends[at], timed[at]) for at in new}

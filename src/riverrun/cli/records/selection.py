@@ -81,17 +81,24 @@ class Start:
         return self if self.time is not None and self.time >= 0 else Start.earliest()
 
     async def offsets(
-        self, pool: ConnectionPool, places: Sequence[TopicPartition]
+        self,
+        pool: ConnectionPool,
+        places: Sequence[TopicPartition],
+        *,
+        is_committed_only: bool = False,
     ) -> dict[TopicPartition, int]:
+        """With ``is_committed_only``, the end is the last stable offset."""
         if self.time is None:
             ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
             for at, end in ends.items():
                 if self.offset > end:
                     raise NotFound(f"{at} ends at offset {end}: there is no {self.offset} yet")
             return dict.fromkeys(places, self.offset)
-        found = await offsets_at(pool, dict.fromkeys(places, self.time))
+        wanted = dict.fromkeys(places, self.time)
+        found = await offsets_at(pool, wanted, is_committed_only=is_committed_only)
         if without := [at for at in places if found[at] < 0]:
-            found |= await offsets_at(pool, dict.fromkeys(without, LATEST))
+            wanted = dict.fromkeys(without, LATEST)
+            found |= await offsets_at(pool, wanted, is_committed_only=is_committed_only)
         if self.offset == 0:
             return found
         earliest = await offsets_at(pool, dict.fromkeys(places, EARLIEST))

@@ -14,13 +14,15 @@ NEEDS_EXAMPLES = [
     ["topics", "delete"], ["produce"], ["consume"], ["groups", "list"], ["groups", "describe"],
     ["groups", "reset-offsets"], ["groups", "delete"], ["bench", "produce"], ["bench", "consume"],
     ["bench", "end-to-end"], ["topics", "trim"], ["groups", "delete-offsets"],
+    ["transactions", "list"], ["transactions", "describe"], ["transactions", "hanging"],
+    ["transactions", "abort"],
     ["cluster", "status"], ["cluster", "nodes"], ["cluster", "describe"], ["cluster", "logdirs"],
     ["cluster", "elect-leaders"], ["cluster", "unregister"], ["cluster", "config", "get"],
     ["cluster", "config", "set"], ["cluster", "config", "unset"], ["quorum", "status"],
     ["quorum", "add"], ["quorum", "remove"], ["top"],
 ]  # fmt: skip
 GROUPS = [
-    [], ["topics"], ["groups"], ["bench"], ["cluster"], ["cluster", "config"], ["quorum"],
+    [], ["topics"], ["groups"], ["transactions"], ["bench"], ["cluster"], ["cluster", "config"], ["quorum"],
     ["context"], ["pipeline"], ["audit"], ["chaos"],
 ]  # fmt: skip
 WITHOUT_CLUSTER = [

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from riverrun.simulation.planted.cluster_bugs import ClusterBug
+    from riverrun.simulation.planted.file_bugs import FileBug
     from riverrun.simulation.report import SimulationReport
     from riverrun.simulation.workloads.plans import AnyPlan
 
@@ -50,7 +52,7 @@ def simulate(
         None, "--flaw", help="Plant a bug that the simulation must find; `?` lists them."
     ),
 ) -> None:
-    """Run a node or a cluster in a deterministic simulation with faults.
+    """Run a node or a cluster in a simulation with faults.
 
     Simulated clients use it, and every promise to them is checked. The same seed always gives the
     same run. Exit codes: 0 all promises held, 10 a promise was broken, 11 the cluster did not
@@ -68,8 +70,6 @@ def simulate(
     chosen = _parse_seeds(seed, seeds)
     try:
         from riverrun.simulation.faults.schedule import parse_schedule
-        from riverrun.simulation.planted.cluster_bugs import ClusterBug
-        from riverrun.simulation.planted.file_bugs import FileBug
         from riverrun.simulation.report import SeedVerdict, draw_any, run_seed
     except ModuleNotFoundError as error:
         typer.echo(f"simulate needs {error.name}; pip install 'riverrun[chaos]'", err=True)
@@ -78,12 +78,7 @@ def simulate(
         schedule = None if faults is None else parse_schedule(faults)
     except ValueError as error:
         raise typer.BadParameter(f"invalid fault schedule: {error}") from None
-    bugs: type[FileBug] | type[ClusterBug] = FileBug if nodes == 1 else ClusterBug
-    try:
-        planted = None if bug is None else bugs[bug.upper().replace("-", "_")]
-    except KeyError:
-        known = "".join(f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
-        raise typer.BadParameter(f"there is no bug {bug}; known bugs:{known}") from None
+    planted = None if bug is None else _bug_of(bug, is_cluster=nodes > 1)
     began = time.monotonic()
     done = 0
     simulated = 0.0
@@ -115,6 +110,18 @@ def simulate(
                 break
     typer.echo(_progress(done, len(chosen), simulated, time.monotonic() - began))
     typer.echo("all promises held")
+
+
+def _bug_of(name: str, *, is_cluster: bool) -> FileBug | ClusterBug:
+    from riverrun.simulation.planted.cluster_bugs import ClusterBug
+    from riverrun.simulation.planted.file_bugs import FileBug
+
+    bugs: type[FileBug] | type[ClusterBug] = ClusterBug if is_cluster else FileBug
+    try:
+        return bugs[name.upper().replace("-", "_")]
+    except KeyError:
+        known = "".join(f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
+        raise typer.BadParameter(f"there is no bug {name}; known bugs:{known}") from None
 
 
 def _fix_order() -> None:

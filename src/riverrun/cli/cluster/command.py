@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    cluster = CommandApp(help="Show the cluster's health and nodes; change settings and leaders.")
+    cluster = CommandApp(help="Show health and nodes; change settings and leaders.")
     cluster.command("status")(status)
     cluster.command("nodes")(nodes)
     cluster.command("describe")(describe)

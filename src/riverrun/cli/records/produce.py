@@ -105,7 +105,7 @@ def produce(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Write lines of standard input to a topic, in batches, in order.
+    """Write lines of standard input to a topic, in order.
 
     If the input is an open pipe, it waits for more lines and sends the ones it has. A missing topic
     is created if the cluster allows it. --json prints a summary.

@@ -40,7 +40,9 @@ def top(
     as_json: AsJson = False,
     no_headers: NoHeaders = False,
 ) -> None:
-    """Show live throughput by topic, node and group, until Ctrl-C or q.
+    """Show live throughput by topic, node and group.
+
+    Ctrl-C or q ends it.
 
     Topics: records/s from the end offsets, bytes/s from the growth of the leaders' logs on disk.
     Nodes: the same for the partitions that each leads, and the growth of all its replicas. Groups:

@@ -34,7 +34,7 @@ def down(
         60.0, "--timeout", min=0, help="Seconds to wait until all processes have ended."
     ),
 ) -> None:
-    """Stop a cluster that `riverrun up` started, and wait for its end.
+    """Stop a cluster that `riverrun up` started.
 
     The data stays, unless the cluster was started with --ephemeral. Exit codes: 0 it has ended,
     1 it has not ended in time, 4 no cluster runs there.

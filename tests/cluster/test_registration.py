@@ -14,7 +14,7 @@ from riverrun.cluster.brokers.registration import (
     unregister,
 )
 from riverrun.metadata.image import DIRECTORY_LOST, Image
-from riverrun.metadata.records import RegisterBrokerRecord
+from riverrun.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.wire.messages.broker_registration_request import BrokerRegistrationRequest
@@ -69,6 +69,19 @@ def test_broker_epoch_is_the_offset_of_the_registration_record() -> None:
     place = [isinstance(one, RegisterBrokerRecord) for one in decision.records].index(True)
     assert decision.response.broker_epoch == image.offset + 1 + place
     assert place == len(decision.records) - 1
+
+
+def test_restarted_broker_stays_cordoned_in_the_same_directory() -> None:
+    image = cluster_of(1)
+    broker = image.brokers[NodeId(1)]
+    cordon = BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=broker.epoch, cordoned_log_dirs=(directory(1),)
+    )
+    image = take(replayed(image, [cordon]), registration_request(1, 2))
+    assert image.brokers[NodeId(1)].cordoned_directories == (directory(1),)
+    assert take(cluster_of(1), registration_request(1, 2)).brokers[
+        NodeId(1)
+    ].cordoned_directories in (None, ())
 
 
 def test_same_incarnation_keeps_its_epoch() -> None:

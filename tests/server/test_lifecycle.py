@@ -24,6 +24,7 @@ from riverrun.server.controller_link.lifecycle import (
 )
 from riverrun.server.settings import Address
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.broker_heartbeat_request import BrokerHeartbeatRequest
 from riverrun.wire.messages.broker_heartbeat_response import BrokerHeartbeatResponse
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
 
@@ -403,3 +404,33 @@ def test_failed_disk_is_reported_with_the_shutdown_request() -> None:
     last = with_lifecycle(scenario).requests[-1]
     assert last.offline_log_dirs == IDENTITY.directories
     assert last.want_shut_down
+
+
+def test_heartbeats_report_cordoned_directories_as_they_change() -> None:
+    directory = IDENTITY.directories[0]
+    cordoned: list[tuple[UUID, ...]] = [(), (directory,), ()]
+
+    async def run() -> list[tuple[UUID | None, ...] | None]:
+        controller = FakeController()
+        log: Any = SimpleNamespace(current=image(is_fenced=False), lease=None)
+        channel: Any = controller
+        is_done = asyncio.Event()
+
+        def current() -> tuple[UUID, ...]:
+            if len(cordoned) == 1:
+                is_done.set()
+            return cordoned.pop(0) if len(cordoned) > 1 else cordoned[0]
+
+        lifecycle = Lifecycle(
+            IDENTITY, log, channel, clock=SystemClock(), heartbeat_ms=1, session_ms=100,
+            cordoned=current,
+        )  # fmt: skip
+        await lifecycle.register()
+        beating = asyncio.create_task(lifecycle.run())
+        async with asyncio.timeout(10):
+            await is_done.wait()
+        beating.cancel()
+        beats = [one for one in controller.requests if isinstance(one, BrokerHeartbeatRequest)]
+        return [one.cordoned_log_dirs for one in beats[:2]]
+
+    assert asyncio.run(run()) == [(), (directory,)]

@@ -218,3 +218,13 @@ def test_every_setting_has_a_unique_name_a_description_and_a_valid_default() -> 
 def test_mode_of_a_broker_is_refused_in_a_nodes_own_settings() -> None:
     with pytest.raises(SettingError, match=r"broker.mode: .*riverrun cluster maintenance"):
         NodeSettings.from_texts({"broker.mode": "maintenance"})
+
+
+def test_cordoned_directory_is_the_data_directory_or_all() -> None:
+    """A relative path means the same directory as an absolute one (compare KAFKA-20901)."""
+    for text in ("*", "data/n", os.path.abspath("data/n")):
+        settings = NodeSettings.from_texts({"log.dirs": "data/n", "cordoned.log.dirs": text})
+        assert settings.directory.is_cordoned(settings.data_directory)
+    assert not NodeSettings.from_texts({}).directory.is_cordoned("/data")
+    message = refused(log_dirs="/d1", cordoned_log_dirs="/d2")
+    assert "/d2 is not the data directory /d1, nor *" in message

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import structlog
 from msgspec.structs import asdict
@@ -249,6 +250,7 @@ class BrokerRole:
             replicas.configure(image)
             self._fetchers.update(replicas)
             self._configure_throttles(image)
+            self._check_cordons(image)
             return
         topics = {name: None for kind, name in delta.changed_configs if kind is ConfigType.TOPIC}
         if topics:
@@ -265,6 +267,15 @@ class BrokerRole:
         self._fetchers.throttle.configure(follower.throttled_rate, now)
 
     # The data directory
+
+    def _check_cordons(self, image: Image) -> None:
+        """Report directories that this broker does not have. The controller knows no paths, so it
+        accepts them."""
+        configs, path = self.services.configs, self.services.logs.path
+        if unknown := configs.effective(image, self.services.settings.directory).unknown_cordons(
+            path
+        ):
+            log.warning("cordoned.log.dirs names other directories", names=unknown, ours=path)
 
     async def _watch_directory(self) -> None:
         """Create logs that found no disk space before. Raises ``OSError`` when the disk has failed:
@@ -331,6 +342,10 @@ def _build_lifecycle(
             lambda: previous_run.store_epoch(logs.files, logs, boot_id, epoch)
         )
 
+    def cordoned() -> tuple[UUID, ...]:
+        directory = node.configs.effective(node.metadata.current, settings.directory)
+        return (logs.directory_id,) if directory.is_cordoned(logs.path) else ()
+
     return Lifecycle(
         identity,
         node.metadata,
@@ -340,6 +355,7 @@ def _build_lifecycle(
         session_ms=settings.controller.session_timeout_ms,
         overtime_ms=(CHECK_QUORUM_FACTOR - 1) * settings.quorum.fetch_timeout_ms,
         registered=registered,
+        cordoned=cordoned,
     )
 
 

@@ -193,6 +193,12 @@ class NodeSettings:
             raise SettingError(
                 "log.dirs", ",".join(made.identity.log_dirs), "a node has one data directory"
             )
+        if unknown := made.directory.unknown_cordons(made.data_directory):
+            raise SettingError(
+                "cordoned.log.dirs",
+                ",".join(made.directory.cordoned),
+                f"{unknown[0]} is not the data directory {made.data_directory}, nor *",
+            )
         if BROKER_MODE in texts:
             raise SettingError(
                 BROKER_MODE,

@@ -6,6 +6,7 @@ limits at the end of ``DirectorySettings`` and the scrub settings are ours.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -25,6 +26,8 @@ from riverrun.model.settings import (
     setting,
 )
 
+ALL = "*"
+"""All directories, in ``cordoned.log.dirs``."""
 TOPIC_ONLY = frozenset(
     {
         "leader.replication.throttled.replicas",
@@ -249,6 +252,11 @@ class LogSettings(Settings):
 class DirectorySettings(Settings):
     """Settings of a node's data directory."""
 
+    cordoned: tuple[str, ...] = setting(
+        (), name="cordoned.log.dirs", live=True,
+        doc="Data directories that get no new replicas, or `*` for all (KIP-1066). Set it on a "
+        "broker before its disk or the whole broker is taken away.",
+    )  # fmt: skip
     retention_check_interval_ms: int = setting(
         5 * MINUTE_MS, name="log.retention.check.interval.ms", at_least=1,
         doc="Interval of the search for segments to discard.",
@@ -287,6 +295,14 @@ class DirectorySettings(Settings):
         doc="Unsynced bytes of all logs above which the largest are synced in the background. It "
         "limits the bytes that recovery checks after a crash.",
     )  # fmt: skip
+
+    def is_cordoned(self, path: str) -> bool:
+        """Whether the directory with this absolute path gets no new replicas."""
+        return ALL in self.cordoned or len(self.unknown_cordons(path)) < len(self.cordoned)
+
+    def unknown_cordons(self, path: str) -> list[str]:
+        """Cordoned directories other than the one with this path."""
+        return [one for one in self.cordoned if one != ALL and os.path.abspath(one) != path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,6 +231,40 @@ def test_kafka_configs_through_brokers_and_controllers(
         tools.run(CONFIGS, *at, "--alter", *everywhere, "--delete-config", setting).check()
 
 
+def test_kafka_configs_cordon_a_broker(
+    tools: ApacheTools, cluster: Cluster, make_name: Callable[[], str]
+) -> None:
+    """KIP-1066: a cordoned broker keeps its replicas and gets no new ones."""
+    at = _server(cluster.nodes[1])
+    three, two = make_name(), make_name()
+    broker = ("--entity-type", "brokers", "--entity-name", 2)
+    alter = (CONFIGS, *_server(cluster.nodes[2]), "--alter", *broker)
+    topics = ("TopicCommand", *at, "--create", "--partitions", 3)
+
+    cli = Cli(cluster.bootstrap)
+
+    def cordoned() -> list[int]:
+        """kafka-log-dirs does not show the field of DescribeLogDirs."""
+        rows = json.loads(cli.run("cluster", "logdirs", "--json"))
+        return [row["node"] for row in rows if row["state"] == "cordoned"]
+
+    tools.run(*alter, "--add-config", "cordoned.log.dirs=*").check()
+    try:
+        until(lambda: cordoned() == [2], seconds=SECONDS_MAX, what="broker 2 is cordoned")
+        refused = tools.run(*topics, "--topic", three, "--replication-factor", 3)
+        assert refused.code == 1 and "log directories cordoned" in refused.text
+        tools.run(*topics, "--topic", two, "--replication-factor", 2).check()
+        for row in json.loads(cli.run("topics", "describe", two, "--json"))[0]["partitions"]:
+            assert sorted(row["replicas"]) == [1, 3]
+    finally:
+        tools.run(*alter, "--delete-config", "cordoned.log.dirs").check()
+    until(
+        lambda: tools.run(*topics, "--topic", three, "--replication-factor", 3).code == 0,
+        seconds=SECONDS_MAX,
+        what="a topic on all three brokers",
+    )
+
+
 def test_kafka_log_dirs_and_delete_records(
     tools: ApacheTools, cluster: Cluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

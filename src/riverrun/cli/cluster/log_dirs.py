@@ -27,6 +27,7 @@ class DirectoryRow:
     free_bytes: int | None
     total_bytes: int | None
     error: str | None = None
+    is_cordoned: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -36,7 +37,7 @@ class DirectoryRow:
     def state(self) -> str:
         if self.path is None:
             return "unreachable"
-        return self.error or "online"
+        return self.error or ("cordoned" if self.is_cordoned else "online")
 
     def described(self) -> dict[str, object]:
         return {
@@ -85,6 +86,7 @@ def _directory(node: int, result: DescribeLogDirsResult) -> DirectoryRow:
         free_bytes=None if result.usable_bytes < 0 else result.usable_bytes,
         total_bytes=None if result.total_bytes < 0 else result.total_bytes,
         error=None if result.error_code is ErrorCode.NONE else result.error_code.name,
+        is_cordoned=result.is_cordoned,
     )
 
 

@@ -117,9 +117,19 @@ def register(
             rack=request.rack,
             fenced=True,
             log_dirs=directories,
+            cordoned_log_dirs=_kept_cordons(before, directories),
         )
     )
     return Decision(records=tuple(records), response=_registered(epoch))
+
+
+def _kept_cordons(
+    before: BrokerImage | None, directories: tuple[UUID, ...]
+) -> tuple[UUID, ...] | None:
+    """Directories that were cordoned, until the first heartbeat reports the current ones. A fenced
+    broker may get replicas if there are too few others."""
+    cordoned = () if before is None else before.cordoned_directories or ()
+    return tuple(one for one in cordoned if one in directories) or None
 
 
 def _registered(epoch: int) -> BrokerRegistrationResponse:

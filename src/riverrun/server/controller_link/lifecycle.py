@@ -115,8 +115,10 @@ class Lifecycle:
         session_ms: int,
         overtime_ms: float = 0.0,
         registered: Callable[[int], Awaitable[None]] | None = None,
+        cordoned: Callable[[], tuple[UUID, ...]] = tuple,
     ) -> None:
         """``registered`` is awaited with the epoch of each registration, before anything else.
+        ``cordoned`` returns the directories that get no new replicas (KIP-1066).
         ``overtime_ms``: how long an isolated controller may act beside its successor."""
         self.identity = identity
         self.phase = Phase.STARTING
@@ -132,6 +134,7 @@ class Lifecycle:
         self._sure_seconds = max(session_ms - overtime_ms, between) / 1000
         self._gap_seconds = max(session_ms - heartbeat_ms, between) / 1000
         self._registered = registered
+        self._cordoned = cordoned
         self._wants_to_leave = False
         self._silent_since: float | None = None
         self._log_limiter = LogLimiter(clock, interval_seconds=SILENCE_LOG_SECONDS)
@@ -246,6 +249,7 @@ class Lifecycle:
             want_fence=False,
             want_shut_down=self._wants_to_leave,
             offline_log_dirs=self._offline,
+            cordoned_log_dirs=self._cordoned(),
         )
         began, lease = self._clock.monotonic(), self._metadata.lease
         if began - (self._beat_at or began) > self._gap_seconds:

@@ -1,4 +1,6 @@
-"""DescribeLogDirs, versions 1 to 5: the size of each partition on disk (KIP-113, KIP-827)."""
+"""DescribeLogDirs, versions 1 to 5: the size of each partition on disk (KIP-113, KIP-827), and
+whether the directory is cordoned (KIP-1066).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ async def handle(
             found = [held[index] for index in wanted.partitions if index in held]
             if found:
                 topics.append(_describe(wanted.topic, found))
+    settings = services.configs.effective(services.metadata.current, services.settings.directory)
     space = await services.log_manager.in_thread(services.logs.space)
     result = DescribeLogDirsResult(
         error_code=ErrorCode.KAFKA_STORAGE_ERROR if services.logs.is_offline else ErrorCode.NONE,
@@ -35,6 +38,7 @@ async def handle(
         topics=tuple(topics),
         total_bytes=space.total_bytes,
         usable_bytes=space.usable_bytes,
+        is_cordoned=settings.is_cordoned(services.logs.path),
     )
     return DescribeLogDirsResponse(throttle_time_ms=0, results=(result,))
 

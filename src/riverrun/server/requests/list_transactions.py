@@ -3,6 +3,8 @@
 Behaviour:
 
 * Unknown states are reported, and match nothing.
+* Kafka's pattern engine takes linear time; Python's may take exponential time. So patterns with
+  repeated groups, look-around or back references are refused as invalid.
 
 Versions 0 to 2:
 
@@ -24,6 +26,11 @@ from riverrun.wire.messages.list_transactions_request import ListTransactionsReq
 from riverrun.wire.messages.list_transactions_response import ListTransactionsResponse
 
 PATTERN_CHARACTERS_MAX: Final = 1000
+SLOW: Final = re.compile(r"\)[*+?{]|\(\?(?![:i])|\\[1-9]")
+"""A repeated group, look-around or a named group, or a back reference."""
+REPEATED: Final = re.compile(r"[*+}]")
+STEPS_MAX: Final = 10_000_000
+"""Matching takes up to the length of the id to the power of the number of repetitions."""
 
 
 def handle(
@@ -53,9 +60,16 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
     if not pattern:
         return lambda _id: True
     try:
-        if len(pattern) > PATTERN_CHARACTERS_MAX:
+        if len(pattern) > PATTERN_CHARACTERS_MAX or SLOW.search(pattern):
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION)
         compiled = re.compile(pattern)
     except re.error as error:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION) from error
-    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+    repetitions = len(REPEATED.findall(pattern))
+
+    def matches(transactional_id: str) -> bool:
+        if len(transactional_id) ** repetitions > STEPS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION)
+        return compiled.fullmatch(transactional_id) is not None
+
+    return matches

@@ -238,9 +238,7 @@ class MarkerSender:
     def _take(self, queue: deque[MarkerBatch]) -> list[MarkerBatch]:
         taken: list[MarkerBatch] = []
         size = 0
-        while queue and (
-            not taken or size + len(queue[0].partitions) <= PARTITIONS_PER_REQUEST_MAX
-        ):
+        while queue and size < PARTITIONS_PER_REQUEST_MAX:
             batch = queue.popleft()
             if self._is_current(batch.job):
                 taken.append(batch)

@@ -174,6 +174,24 @@ def test_unit_grows_but_does_not_leave_out_replicas(host: Hosts) -> None:
     assert host.terminate(1) == 0
 
 
+def test_a_decommissioned_broker_can_be_left_out(host: Hosts) -> None:
+    host.start(1)
+    host.wait(1, "2 brokers are up")
+    cli = Cli(host.client(1))
+    cli.run("topics", "create", "orders", "--partitions", "4", "--replication-factor", "1")
+    cli.write("orders", "one\ntwo\nthree\n")
+    cli.run("cluster", "decommission", "1001", "--yes")
+    assert host.terminate(1) == 0
+    host.start(1, processes="1")
+    host.wait(1, "1 broker is up")
+    status = json.loads(cli.run("cluster", "status", "--json"))
+    assert [row["id"] for row in status["brokers"]] == [1]
+    assert status["problems"] == []
+    assert sorted(cli.read("orders", "--from-beginning", "--until-end").split()) == [
+        "one", "three", "two",
+    ]  # fmt: skip
+
+
 def test_nothing_starts_if_a_port_is_in_use(host: Hosts) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", host.first_port + 10))

@@ -22,8 +22,8 @@ NEEDS_EXAMPLES = [
     ["quorum", "add"], ["quorum", "remove"], ["top"],
 ]  # fmt: skip
 GROUPS = [
-    [], ["topics"], ["groups"], ["transactions"], ["bench"], ["cluster"], ["cluster", "config"], ["quorum"],
-    ["context"], ["pipeline"], ["audit"], ["chaos"],
+    [], ["topics"], ["groups"], ["transactions"], ["bench"], ["cluster"], ["cluster", "config"],
+    ["quorum"], ["context"], ["pipeline"], ["audit"], ["chaos"],
 ]  # fmt: skip
 WITHOUT_CLUSTER = [
     ["up"], ["down"], ["start"], ["context", "add"], ["context", "use"], ["context", "list"],

@@ -191,7 +191,9 @@ class NodeSettings:
         made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]
         if len(made.identity.log_dirs) != 1:
             raise SettingError(
-                "log.dirs", ",".join(made.identity.log_dirs), "a node has one data directory"
+                "log.dirs",
+                ",".join(made.identity.log_dirs),
+                "a node has one data directory; several are for start --processes",
             )
         if unknown := made.directory.unknown_cordons(made.data_directory):
             raise SettingError(

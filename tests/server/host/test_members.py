@@ -1,7 +1,13 @@
 """The brokers of a host: ids, ports, directories, roles, seeds and racks."""
 
+import os
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
+from riverrun.model.setting_names import flattened
 from riverrun.model.settings import SettingError
 from riverrun.server.host.members import HostMember, members_of
 from riverrun.server.host.settings import HostSettings
@@ -26,6 +32,20 @@ def refused(count: int = 3, **texts: str) -> str:
     with pytest.raises(SettingError) as caught:
         derived(count, **texts)
     return str(caught.value)
+
+
+def test_the_example_of_the_operations_guide_is_valid() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    [example] = [
+        block
+        for block in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+        if "processes" in block
+    ]
+    texts = {name: str(value) for name, value in flattened(tomllib.loads(example)).items()}
+    members = members_of(texts, HostSettings.from_texts(texts).count(1), {})
+    directories = [os.path.dirname(one.directory) for one in members]
+    assert [directories.count(f"/disk{number}/riverrun") for number in (1, 2, 3, 4)] == [6] * 4
+    assert (members[-1].id, members[-1].settings.advertised()[0].port) == (23001, 9322)
 
 
 def test_ids_ports_and_directories_follow_from_the_first_process() -> None:

@@ -42,6 +42,7 @@ ASYNC_MODULES = (
     "replication/isr_sender.py",
     "replication/repair/repairer.py",
     "replication/stalled_moves.py",
+    "storage/log_creator.py",
     "storage/log_manager.py",
     "storage/scrubbing/scrubber.py",
 )

@@ -246,7 +246,7 @@ class MetadataLog:
         self._publisher.subscribers.append(subscriber)
 
     def prepare_with(self, preparation: Preparation) -> None:
-        """Run these steps before each image is published: long work in small steps."""
+        """Call before each image is published, and wait for it: work that takes long."""
         self._publisher.preparation = preparation
 
     def on_leadership(self, callback: Leadership) -> None:

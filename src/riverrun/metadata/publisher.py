@@ -8,7 +8,7 @@ Nothing uncommitted is ever published.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from riverrun.model.ids import Offset
 from riverrun.raft.types import SnapshotId
 
 Subscriber = Callable[[Delta, Image], None]
-Preparation = Callable[[Delta, Image], Iterator[None]]
+Preparation = Callable[[Delta, Image], Awaitable[None]]
 
 
 class Publisher:
@@ -67,7 +67,7 @@ class Publisher:
     async def publish_committed(self) -> None:
         while (publication := await self._next()) is not None:
             if self.preparation is not None:
-                await in_slices(self.preparation(publication.delta, publication.image))
+                await self.preparation(publication.delta, publication.image)
             if self.is_stopped:
                 return
             self._publish(publication)

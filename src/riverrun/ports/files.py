@@ -108,6 +108,18 @@ def read_whole(files: Files, path: str) -> bytes:
         return file.read_at(0, file.size())
 
 
+def make_directory_durably(files: Files, path: str) -> None:
+    """Create a directory and its parents, and sync their names."""
+    missing = []
+    while path not in ("", os.sep) and not files.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    if missing:
+        files.make_directory(missing[0])
+        for made in missing:
+            files.sync_directory(os.path.dirname(made) or os.curdir)
+
+
 def write_atomically(files: Files, path: str, data: bytes, *, sync: bool = True) -> None:
     """Replace a small file. Readers see the old or the new content, never a mixture."""
     beside = path + ".tmp"

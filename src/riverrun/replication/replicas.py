@@ -18,13 +18,12 @@ from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.storage.directory import UNKNOWN_TOPIC_ID, LogDirectory
+from riverrun.storage.log_creator import NewLog
 from riverrun.storage.settings import LogSettings
 
 log = structlog.get_logger("riverrun.replication")
 
 SettingsFor = Callable[[Image, str], LogSettings]
-LOGS_PER_STEP = 8
-"""Logs created without yielding to the event loop; each takes about 0.3 ms."""
 _TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """No space or no file descriptors: the log can be created later."""
 
@@ -111,23 +110,20 @@ class Replicas:
     def _is_ours(self, topic: TopicImage, index: int) -> bool:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
-    def prepare(self, image: Image, topic: TopicImage) -> Iterator[None]:
-        """Create the logs of a topic before it is applied, a few in each step.
+    def new_logs(self, image: Image, topic: TopicImage) -> Iterator[NewLog]:
+        """The logs of a topic that should be created before it is applied.
 
-        Creating a thousand directories at once would stall the event loop.
+        ``apply_topic`` creates missing ones, but on the event loop, where it stalls every client.
         """
+        held = self.by_name.get(topic.name, {})
         settings: LogSettings | None = None
         for index, state in enumerate(topic.partitions):
-            name = TopicPartition(TopicName(topic.name), PartitionIndex(index))
-            if self._node_id not in state.replicas or name in self._directory.logs:
+            if index in held or self._node_id not in state.replicas:
                 continue
-            settings = settings or self._settings_for(image, topic.name)
-            try:
-                self._directory.create(name, topic.id, settings)
-            except OSError:
-                return  # ``apply_topic`` tries again and handles the error.
-            if index % LOGS_PER_STEP == 0:
-                yield
+            name = TopicPartition(TopicName(topic.name), PartitionIndex(index))
+            if name not in self._directory.logs:
+                settings = settings or self._settings_for(image, topic.name)
+                yield NewLog(name, topic.id, settings)
 
     def open_missing(self, image: Image) -> list[Partition]:
         """Create the logs that could not be created before."""
@@ -157,6 +153,8 @@ class Replicas:
                 if self._node_id in state.replicas:
                     missing.append(index)
                 continue
+            if partition.image is state:
+                continue  # Images share unchanged partitions: another one of the topic changed.
             if self._node_id in state.replicas:
                 partition.apply(state)
             else:
@@ -172,6 +170,10 @@ class Replicas:
         """Open the logs of these partitions, or create them. A log that cannot be created now is
         created by ``open_missing``."""
         for index in indexes:
+            name = TopicPartition(TopicName(topic.name), PartitionIndex(index))
+            if name in self._directory.being_made:
+                self.unopened[topic.name] = None
+                continue
             try:
                 partition = self._open(topic, index, settings)
             except OSError as error:

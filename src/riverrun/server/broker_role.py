@@ -10,7 +10,7 @@ delete replicas that other nodes rely on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -50,6 +50,7 @@ from riverrun.server.transactions.coordinator_link import CoordinatorLink
 from riverrun.server.transactions.markers import build_marker_sender
 from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.storage.log import Log
+from riverrun.storage.log_creator import LogCreator, NewLog
 from riverrun.storage.recovery.loss import remove_loss
 from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.wire.apis import ApiKey
@@ -96,6 +97,7 @@ class BrokerRole:
         self._tasks = tasks
         self._directory_failed = directory_failed
         self._flusher = Flusher(node.log_manager)
+        self._creator = LogCreator(node.logs, node.log_manager.in_thread, node.clock)
         replicas = Replicas(
             node.logs,
             settings.node_id,
@@ -209,12 +211,15 @@ class BrokerRole:
 
     # Images
 
-    def _prepare(self, delta: Delta, image: Image) -> Iterator[None]:
-        """Create logs in small steps before the image is published."""
-        for topic_id in delta.changed_topics:
-            changed = image.topics_by_id.get(topic_id)
-            if changed is not None:
-                yield from self.services.replicas.prepare(image, changed)
+    async def _prepare(self, delta: Delta, image: Image) -> None:
+        """Create the logs of new partitions before the image is published."""
+        changed = [image.topics_by_id.get(topic_id) for topic_id in delta.changed_topics]
+        wanted: list[NewLog] = []
+        for topic in changed:
+            if topic is not None:
+                wanted += self.services.replicas.new_logs(image, topic)
+        if wanted:
+            await self._creator.create(wanted)
 
     def _published(self, delta: Delta, image: Image) -> None:
         """Apply an image to the replicas, then to the components that depend on them."""

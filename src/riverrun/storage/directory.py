@@ -2,7 +2,7 @@
 
 One process at a time uses it. A marker shows that the last process stopped cleanly. It is written
 last at the stop and removed first at the start. Work that waits for the disk is for threads:
-``open_log``, ``Removal`` for deleted logs, ``Checkpoint`` for the files of offsets.
+``open_log``, ``make_files`` for new logs, ``Removal`` for deleted ones, ``Checkpoint``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicP
 from riverrun.model.names import LOCK, METADATA_TOPIC
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.clock import Clock
-from riverrun.ports.files import Files, Lock, read_whole, write_atomically
+from riverrun.ports.files import (
+    Files,
+    Lock,
+    make_directory_durably,
+    read_whole,
+    write_atomically,
+)
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.storage import checkpoints
@@ -39,6 +45,7 @@ from riverrun.storage.checkpoints import (
 )
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
 from riverrun.storage.log import Log
+from riverrun.storage.log_creator import make_files, make_metadata
 from riverrun.storage.recovery.log_recovery import RecoverySituation, create, recover
 from riverrun.storage.recovery.loss import write_loss
 from riverrun.storage.removal import Removal
@@ -101,6 +108,8 @@ class LogDirectory:
         """Deleted directories whose files are still there."""
         self.created: list[Log] = []
         """Logs whose directory is not durable yet."""
+        self.being_made: dict[TopicPartition, None] = {}
+        """New logs whose files a thread makes now."""
         self.rolled: dict[Log, None] = {}
         """Logs that closed a segment since their last whole flush."""
         self.space_monitor = SpaceMonitor()
@@ -137,7 +146,7 @@ class LogDirectory:
     ) -> LogDirectory:
         """Open the directory; raises ``DirectoryError``. It calls ``on_failure`` to go offline."""
         try:
-            _make_durably(files, path)
+            make_directory_durably(files, path)
             files.list_directory(path)
             lock = files.lock(os.path.join(path, LOCK))
         except BlockingIOError:
@@ -376,20 +385,13 @@ class LogDirectory:
         """The directory of the metadata log, created if it does not exist."""
         path = self._path_of(METADATA_PARTITION)
         if not self.files.exists(path):
-            self._make(METADATA_PARTITION, METADATA_TOPIC_ID)
+            make_metadata(self.files, path, METADATA_TOPIC_ID)
         return path
 
     # Creating and deleting
 
     def _path_of(self, partition: TopicPartition) -> str:
         return os.path.join(self.path, str(partition))
-
-    def _make(self, partition: TopicPartition, topic_id: UUID) -> str:
-        path = self._path_of(partition)
-        self.files.make_directory(path)
-        metadata = checkpoints.encode_partition_metadata(topic_id)
-        write_atomically(self.files, os.path.join(path, PARTITION_METADATA), metadata, sync=False)
-        return path
 
     def is_missing(self, partition: TopicPartition) -> bool:
         """Whether the checkpoints contain a partition whose directory was not found.
@@ -399,11 +401,22 @@ class LogDirectory:
         offsets = (self._start_offsets, self._recovery_points, self._high_watermarks)
         return partition not in self._unloaded and any(one.get(partition, 0) > 0 for one in offsets)
 
-    def create(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> Log:
-        """Create a log. Its first flush makes it durable."""
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        settings: LogSettings,
+        *,
+        is_new: bool | None = None,
+    ) -> Log:
+        """Create a log. Its first flush makes it durable.
+
+        ``is_new`` is the result of ``make_files``, if a thread has called it.
+        """
         assert partition not in self.logs, f"{partition} exists"
-        is_new = not self.files.exists(self._path_of(partition))
-        self._make(partition, topic_id)
+        assert partition not in self.being_made, f"{partition} is being made"
+        if is_new is None:
+            is_new = make_files(self.files, self._path_of(partition), topic_id)
         if is_new and self.is_missing(partition):
             _logger.error("directory of a partition is missing", partition=str(partition))
             write_loss(self.files, self._path_of(partition), "its files are missing")
@@ -419,7 +432,7 @@ class LogDirectory:
         """Give a log that lost its topic id the one of the cluster metadata."""
         log = self.logs[partition]
         assert log.topic_id == UNKNOWN_TOPIC_ID, f"{partition} is of topic {log.topic_id}"
-        self._make(partition, topic_id)
+        make_metadata(self.files, log.path, topic_id)
         log.adopt_topic_id(topic_id)
         self.created.append(log)
 
@@ -485,15 +498,3 @@ class LogDirectory:
         if self.metadata_log is not None:
             self.metadata_log.close()
         self._lock.release()
-
-
-def _make_durably(files: Files, path: str) -> None:
-    """Create a directory and its parents, and sync their names."""
-    missing = []
-    while path not in ("", os.sep) and not files.exists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    if missing:
-        files.make_directory(missing[0])
-        for made in missing:
-            files.sync_directory(os.path.dirname(made) or os.curdir)

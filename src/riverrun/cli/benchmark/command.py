@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
     bench.command("end-to-end")(end_to_end)
     bench.command("compare")(compare)
     bench.command("quorum")(quorum)
+    bench.command("scale")(scale)
     app.add_typer(bench, name="bench")
 
 
@@ -235,6 +236,39 @@ def quorum(
         report = measuring.measure(
             elections=elections, operations=operations, partitions=partitions, replicas=replicas
         )
+    except (load.BenchmarkError, PeerUnavailable) as error:
+        fail(str(error))
+    print(json.dumps(report.as_json()) if as_json else report.as_markdown())
+    if output is not None:
+        output.write_text(report.as_markdown())
+
+
+def scale(
+    partitions: int = typer.Option(30_000, "--partitions", min=1, help="How many are created."),
+    topic_partitions: int = typer.Option(
+        1_000, "--topic-partitions", min=1, help="Partitions of each topic."
+    ),
+    output: Path | None = typer.Option(
+        None, "--output", help="Also write the table to this Markdown file."
+    ),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Measure three nodes with very many partitions of three replicas.
+
+    Creates them, measures idle nodes, kills a broker and the controller, restarts a node, and
+    returns leadership to the preferred replicas, while a producer writes to another topic.
+
+    \b
+    riverrun bench scale
+    riverrun bench scale --partitions 3000 --topic-partitions 100
+    """
+    _check_extra()
+    from riverrun.cli.benchmark import load
+    from riverrun.cli.benchmark import scale as measuring
+    from riverrun.cli.benchmark.peers import PeerUnavailable
+
+    try:
+        report = measuring.measure(partitions=partitions, topic_partitions=topic_partitions)
     except (load.BenchmarkError, PeerUnavailable) as error:
         fail(str(error))
     print(json.dumps(report.as_json()) if as_json else report.as_markdown())

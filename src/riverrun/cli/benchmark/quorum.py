@@ -137,7 +137,7 @@ def _elections(cluster: clusters.Nodes, report: QuorumBenchReport, rounds: int) 
         found.append(time.monotonic() - began)
         cluster.start(leader)
         # The node must be back, because the next round would otherwise lose the majority.
-        _wait_until_ready(cluster.members[leader])
+        wait_until_ready(cluster.members[leader])
     found.sort()
     report.add("election after kill -9 of the leader, median", statistics.median(found), "s")
     report.add("election after kill -9 of the leader, p99", _p99(found), "s", 1.0)
@@ -208,11 +208,11 @@ def _restart(cluster: clusters.Nodes, report: QuorumBenchReport) -> None:
     cluster.kill(member.id)
     began = time.monotonic()
     cluster.start(member.id)
-    _wait_until_ready(member)
+    wait_until_ready(member)
     report.add("a node that restarts is ready", time.monotonic() - began, "s", 3.0)
 
 
-def _wait_until_ready(member: clusters.BenchmarkNode) -> None:
+def wait_until_ready(member: clusters.BenchmarkNode) -> None:
     end = time.monotonic() + READY_SECONDS_MAX
     while not _is_ready(member.http):
         if time.monotonic() > end:

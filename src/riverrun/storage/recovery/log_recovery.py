@@ -37,6 +37,7 @@ from riverrun.storage.segment.index_files import (
 from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.segment.scan import OffsetRules, ReplayedState, scan
 from riverrun.storage.segment.segment import (
+    FIRST_LOG,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -51,9 +52,8 @@ from riverrun.storage.settings import LogSettings
 DAMAGED_SUFFIX = ".damaged"
 _COPY_BYTES = 4 << 20
 _OFFSET_MAX = 2**63 - 1
-_FIRST_LOG = file_name(0, LOG_SUFFIX)
 _EMPTY_LOG_NAMES = (
-    _FIRST_LOG,
+    FIRST_LOG,
     file_name(0, INDEX_SUFFIX),
     file_name(0, TIME_INDEX_SUFFIX),
     PARTITION_METADATA,
@@ -103,10 +103,10 @@ def recover(files: Files, open_files: OpenFiles, situation: RecoverySituation) -
 
 
 def create(open_files: OpenFiles, situation: RecoverySituation) -> RecoveredLog:
-    """The state of a new log, whose directory is empty."""
+    """The state of a new log, whose first segment is an empty file. It is opened when needed."""
     segment = Segment(open_files, situation.path, 0)
     segment.created_ms = situation.now_ms
-    segment.open(create=True)
+    segment.is_warm = True
     return _empty(segment)
 
 
@@ -133,7 +133,7 @@ def _recover_empty(
     if situation.start_offset or situation.recovery_point or situation.has_disk_failed:
         return None
     names = files.list_directory(path)
-    if _FIRST_LOG not in names or any(name not in _EMPTY_LOG_NAMES for name in names):
+    if FIRST_LOG not in names or any(name not in _EMPTY_LOG_NAMES for name in names):
         return None
     if any(files.size(os.path.join(path, n)) for n in names if n != PARTITION_METADATA):
         return None

@@ -45,6 +45,9 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+FIRST_LOG = file_name(0, LOG_SUFFIX)
+
+
 class Segment:
     """Positions are bytes in the log file. ``size`` and ``next_offset`` end the readable part."""
 

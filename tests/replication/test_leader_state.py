@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from riverrun.metadata.image import LeaderRecoveryState
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
+from riverrun.replication.follower_progress import Contact
 from riverrun.replication.leader_state import AWAIT_IMAGE, IMAGE_SECONDS, NOT_APPLIED, IsrVerdict
-from tests.replication.leaders import ME, THREE, TWO, Leader, broker
+from tests.replication.leaders import BROKER_EPOCHS, ME, THREE, TWO, Leader, broker
 from tests.storage.machines import NOW_MS, batch, flush, values_of
 
 # The high watermark
@@ -360,6 +361,65 @@ def test_follower_that_falls_behind_by_messages_leaves_but_not_below_the_minimum
         leader.fetch(TWO, 201 + step)
         leader.partition.check_isr()
     assert leader.partition.proposal is None, "two replicas are the minimum"
+
+
+def idle(leader: Leader, seconds: float) -> None:
+    """All replicas hold the whole log and fetch; the periodic check leaves the partition out."""
+    contact = Contact(BROKER_EPOCHS[TWO])
+    for node in (TWO, THREE):
+        leader.fetch(node, leader.partition.log.end_offset)
+        leader.partition.followers[node].contact = contact
+    leader.partition.check_isr()
+    end = leader.now + seconds
+    while leader.now < end:
+        leader.now += 0.5
+        contact.fetched_at = leader.now
+        leader.peers.checked_at = leader.now
+        assert leader.partition.is_quiet
+
+
+def test_follower_of_a_quiet_partition_leaves_no_earlier_than_others() -> None:
+    """Checks were left out, but it was caught up at each of them."""
+    leader = Leader()
+    idle(leader, 60)
+    leader.append(b"a")
+    assert not leader.partition.is_quiet
+    leader.fetch(TWO, 1)
+    leader.now += 9.9
+    leader.partition.check_isr()
+    assert leader.partition.proposal is None
+    leader.fetch(TWO, 1)
+    leader.now += 0.2
+    leader.partition.check_isr()
+    assert leader.proposal().isr == (ME, TWO)
+
+
+def test_follower_that_stopped_while_the_partition_was_quiet_leaves_at_once() -> None:
+    leader = Leader()
+    idle(leader, 5)
+    leader.now += 11
+    leader.peers.checked_at = leader.now
+    leader.append(b"a")
+    leader.fetch(TWO, 1)
+    leader.partition.check_isr()
+    assert leader.proposal().isr == (ME, TWO)
+
+
+def test_stall_of_the_leader_removes_no_follower_of_a_quiet_partition() -> None:
+    leader = Leader()
+    idle(leader, 60)
+    leader.append(b"a")
+    leader.now += 30
+    leader.partition.credit_stall(29)
+    leader.partition.check_isr()
+    assert leader.partition.proposal is None
+
+
+def test_image_ends_a_quiet_time() -> None:
+    leader = Leader()
+    idle(leader, 1)
+    leader.partition.apply(replace(leader.state, isr=(ME, TWO), partition_epoch=1))
+    assert leader.proposal().isr == (ME, TWO, THREE), "replica 3 is still caught up"
 
 
 def test_stall_of_the_leader_removes_no_follower() -> None:

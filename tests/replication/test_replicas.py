@@ -1,8 +1,9 @@
-"""Replicas follow the metadata, in small steps and on a full disk."""
+"""Replicas follow the metadata, with many partitions and on a full disk."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -10,12 +11,21 @@ from msgspec.structs import replace
 
 from riverrun.metadata.image import DIRECTORY_UNASSIGNED, Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicName
+from riverrun.model.ids import (
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 from riverrun.replication.flusher import Flusher
-from riverrun.replication.replicas import LOGS_PER_STEP, Replicas
+from riverrun.replication.replicas import Replicas
 from riverrun.storage.log import Log
+from riverrun.storage.log_creator import BATCH_LOGS, LogCreator
 from riverrun.storage.settings import LogSettings
-from tests.storage.machines import NOW_MS, Machine, batch
+from tests.storage.machines import NOW_MS, FixedClock, Machine, batch
 
 ME = NodeId(1)
 FIRST, SECOND = TopicId(UUID(int=1)), TopicId(UUID(int=2))
@@ -42,23 +52,55 @@ def replicas_on(machine: Machine) -> Replicas:
     return Replicas(machine.start(), ME, lambda *_: settings, lambda _: None)
 
 
-def test_logs_are_created_in_steps_before_the_topic_is_visible() -> None:
+def prepare(replicas: Replicas, topic: TopicImage) -> None:
+    """Create the logs that a topic needs, as before its image is published."""
+
+    async def in_place(work: Callable[[], list[bool]]) -> list[bool]:
+        return work()
+
+    creator = LogCreator(replicas._directory, in_place, FixedClock())
+    asyncio.run(creator.create(list(replicas.new_logs(image_of(topic), topic))))
+
+
+def test_logs_are_created_before_the_topic_is_visible() -> None:
     replicas = replicas_on(Machine())
-    topic = topic_of(10 * LOGS_PER_STEP)
-    steps = sum(1 for _ in replicas.prepare(image_of(topic), topic))
-    assert steps == 10
+    topic = topic_of(2 * BATCH_LOGS + 1)
+    prepare(replicas, topic)
     assert replicas.find("topic", 0) is None
     created = dict(replicas._directory.logs)
+    assert len(created) == 2 * BATCH_LOGS + 1
     replicas.apply_topic(image_of(topic), topic)
     assert {partition.log for partition in replicas} == set(created.values())
-    assert not list(replicas.prepare(image_of(topic), topic)), "no log is created twice"
+    assert not list(replicas.new_logs(image_of(topic), topic)), "no log is created twice"
+
+
+def test_log_whose_files_are_being_made_is_opened_later() -> None:
+    """A thread makes them while the logs that once found no space are created."""
+    replicas = replicas_on(Machine())
+    topic = topic_of(2)
+    replicas._directory.being_made = {TopicPartition(topic.name, PartitionIndex(1)): None}
+    replicas.apply_topic(image_of(topic), topic)
+    assert [partition.name.partition for partition in replicas] == [0]
+    replicas._directory.being_made = {}
+    replicas.open_missing(image_of(topic))
+    assert [partition.name.partition for partition in replicas] == [0, 1]
+
+
+def test_only_changed_partitions_of_a_topic_are_touched() -> None:
+    replicas = replicas_on(Machine())
+    topic = topic_of(3)
+    replicas.apply_topic(image_of(topic), topic)
+    changed = replace(topic.partitions[1], partition_epoch=1)
+    after = replace(topic, partitions=(topic.partitions[0], changed, topic.partitions[2]))
+    touched = replicas.apply_topic(image_of(after), after)
+    assert [partition.name.partition for partition in touched] == [1]
 
 
 def test_recreated_topic_gets_new_logs() -> None:
     replicas = replicas_on(Machine())
     old, new = topic_of(2), topic_of(2, SECOND)
     replicas.apply_topic(image_of(old), old)
-    assert not list(replicas.prepare(image_of(new), new)), "the name is taken until it is applied"
+    assert not list(replicas.new_logs(image_of(new), new)), "the name is taken until it is applied"
     replicas.apply_topic(image_of(new), new)
     assert [partition.log.topic_id for partition in replicas] == [SECOND, SECOND]
 
@@ -68,7 +110,7 @@ def test_logs_are_created_once_the_full_disk_has_space() -> None:
     replicas = replicas_on(machine)
     topic = topic_of(3)
     machine.disk.capacity_bytes = machine.disk.used_bytes
-    list(replicas.prepare(image_of(topic), topic))
+    prepare(replicas, topic)
     replicas.apply_topic(image_of(topic), topic)
     assert replicas.unopened == {"topic": None}
     replicas.open_missing(image_of(topic))

@@ -7,6 +7,8 @@ of that moment, even if the log has grown meanwhile.
 
 from __future__ import annotations
 
+import math
+
 from riverrun.model.ids import NodeId, Offset
 from riverrun.replication.isr import NEVER, FollowerStatus, LagWindow
 
@@ -80,15 +82,14 @@ class FollowerProgress:
         self._repeats += 1
         return self._repeats == REPEATS_MAX
 
-    def note_contact(self, leader_end: int) -> None:
-        """A follower at the end of the log was caught up at its last fetch."""
+    def note_contact(self, leader_end: int, until: float = math.inf) -> None:
+        """A follower at the end of the log was caught up at its last fetch.
+
+        ``until`` is the last time at which the log was known to end there.
+        """
         contact = self.contact
-        if (
-            contact is not None
-            and self.end_offset >= leader_end
-            and contact.fetched_at > self.caught_up_at
-        ):
-            self.caught_up_at = contact.fetched_at
+        if contact is not None and self.end_offset >= leader_end:
+            self.caught_up_at = max(self.caught_up_at, min(contact.fetched_at, until))
 
     def credit_stall(self, seconds: float) -> None:
         """Extend the deadlines by a stall of this node, during which no fetch could arrive."""

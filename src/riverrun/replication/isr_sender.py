@@ -2,8 +2,10 @@
 
 One AlterPartition is in flight at a time; it carries all proposals that were queued meanwhile
 (KIP-497, KIP-903). A proposal without a response is sent again, unless an image has settled it.
-Every half second each led partition with followers is checked. After a stall of this node,
-deadlines of followers are extended by it, and the check waits for the next round.
+Every half second each led partition with followers is checked, except those in which nothing has
+changed since all replicas held the whole log: a node may lead ten thousand idle partitions. After a
+stall of this node, deadlines of followers are extended by it, and the check waits for the next
+round.
 """
 
 from __future__ import annotations
@@ -191,7 +193,15 @@ class IsrSender:
             stall = stalls.take(self._clock.monotonic())
             is_late = stall > 0
             yielder = Yielder(self._clock, steps_max=CHECKS_MAX)
-            led = [one for one in self._replicas if one.is_leader and len(one.replicas) > 1]
+            if is_late:
+                led = [one for one in self._replicas if one.is_leader and len(one.replicas) > 1]
+            else:
+                led = [
+                    one
+                    for one in self._replicas
+                    if one.is_leader and not one.is_quiet and len(one.replicas) > 1
+                ]
+            self._replicas.peers.checked_at = self._clock.monotonic()
             for partition in led:
                 await yielder.step()
                 if is_late:

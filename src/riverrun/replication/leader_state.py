@@ -74,6 +74,7 @@ class LeaderState:
         "_node_id",
         "_not_before",
         "_peers",
+        "_quiet_end",
         "_replicas",
         "epoch",
         "epoch_start",
@@ -104,11 +105,13 @@ class LeaderState:
         self._node_id = node_id
         self._peers = peers
         self._not_before = NEVER
+        self._quiet_end = -1
         self.is_recovering = False
         self.apply(image)
 
     def apply(self, image: PartitionImage) -> None:
         """Apply a newer image of the same leader epoch. It settles an older proposal."""
+        self.end_quiet()
         self._replicas = image.replicas
         # A replica that its broker found damaged will be truncated, whatever its position.
         self._lost = tuple(
@@ -212,8 +215,29 @@ class LeaderState:
             wanted = (*self.isr, *joining)
             self._propose(tuple(node for node in self._replicas if node in wanted))
 
+    def is_quiet(self, leader_end: int) -> bool:
+        """Whether the last check found nothing to do, and nothing has changed since."""
+        return self._quiet_end == leader_end
+
+    def end_quiet(self) -> None:
+        """Something changed: account for the checks that were left out.
+
+        A quiet follower was caught up at every check, as far as it had fetched by then.
+        """
+        if self._quiet_end >= 0:
+            for follower in self.followers.values():
+                follower.note_contact(self._quiet_end, self._peers.checked_at)
+            self._quiet_end = -1
+
+    def _is_settled(self, leader_end: int) -> bool:
+        """Whether all replicas are in sync and hold the whole log."""
+        if self.pending is not None or self.is_recovering or self.out_of_sync:
+            return False
+        return all(f.end_offset >= leader_end and f.lag is None for f in self.in_sync)
+
     def propose_changes(self, leader_end: int, high_watermark: int, min_in_sync: int) -> None:
         """Called periodically: propose the replicas that must leave, else those that may join."""
+        self.end_quiet()
         peers = self._peers
         now, limits = peers.now(), peers.limits
         for follower in self.followers.values():
@@ -221,6 +245,9 @@ class LeaderState:
             messages = leader_end - follower.end_offset
             if follower.lag is not None or messages > limits.lag_messages:
                 follower.lag = next_lag_window(limits, follower.lag, messages=messages, now=now)
+        if self._is_settled(leader_end):
+            self._quiet_end = leader_end
+            return
         if self.pending is not None or now < self._not_before:
             return
         if self.is_recovering:
@@ -242,6 +269,7 @@ class LeaderState:
 
     def _propose(self, isr: tuple[NodeId, ...]) -> None:
         assert self._node_id in isr, f"a leader proposes {isr} without itself, {self._node_id}"
+        self.end_quiet()
         epochs: dict[NodeId, int] = {}
         for node in isr:
             follower = self.followers.get(node)

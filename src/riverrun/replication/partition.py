@@ -338,6 +338,7 @@ class Partition:
         follower.contact, follower.broker_epoch = contact, contact.broker_epoch
         follower.fetched(offset, start_offset, leader_end=log.end_offset, now=contact.fetched_at)
         if has_moved:
+            leader_state.end_quiet()
             self.advance()
         if leader_state.out_of_sync and leader_state.pending is None:
             leader_state.propose_joins(log.end_offset, log.high_watermark)
@@ -370,6 +371,12 @@ class Partition:
     @property
     def proposal(self) -> IsrProposal | None:
         return None if self._leader_state is None else self._leader_state.pending
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether ``check_isr`` would find nothing new."""
+        state, waiters = self._leader_state, self._deletion_waiters.queue
+        return state is not None and state.is_quiet(self.log.end_offset) and not waiters
 
     def check_isr(self) -> None:
         """Propose a change of the ISR if one is due. Called periodically and with each image."""
@@ -408,6 +415,8 @@ class Partition:
 
     def credit_stall(self, seconds: float) -> None:
         """Extend the followers' deadlines by a stall of this node."""
+        if self._leader_state is not None:
+            self._leader_state.end_quiet()
         for follower in self.followers.values():
             follower.credit_stall(seconds)
 

@@ -6,6 +6,7 @@ Fenced brokers and brokers in controlled shutdown do not join an ISR (KIP-841).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ class Peers:
         """Consumers may read from followers. Then followers receive a new high watermark at once,
         and not with the next records."""
         self.propose = propose
+        self.checked_at = -math.inf
+        """When the last check of all led partitions began."""
         self._image = image
         counted = metrics or Metrics()
         self.shrinks: Counter = counted.counter(

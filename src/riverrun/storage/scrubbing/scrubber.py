@@ -32,6 +32,7 @@ from riverrun.storage.scrubbing.scrub import (
 from riverrun.storage.settings import ScrubSettings
 
 TICK_SECONDS = 1.0
+LOOK_AGAIN_MS = 10 * SECOND_MS
 FIRST_MS_MAX = 10 * MINUTE_MS
 """The first scrub of a log waits up to this long after the start, which is a busy time."""
 RETRY_MS = MINUTE_MS
@@ -63,6 +64,8 @@ class Scrubber:
         self._start_job = start_job
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-scrub")
         self._due_ms: dict[Log, float] = {}
+        self._look_again_ms = 0.0
+        """When ``_due_ms`` is compared with the logs and searched again."""
         self._crashes: dict[Log, int] = {}
         self._job: ScrubJob | None = None
         self._bytes = metrics.counter(
@@ -93,6 +96,9 @@ class Scrubber:
         interval_ms = self._settings.interval_ms
         now = self._clock.monotonic() * SECOND_MS
         logs = self._directory.logs
+        suspects = [log for log in logs.values() if log.is_suspect]
+        if now < self._look_again_ms and len(logs) == len(self._due_ms):
+            return _first_group(log for log in suspects if log.damage is None)
         for gone in [log for log in self._due_ms if logs.get(log.partition) is not log]:
             del self._due_ms[gone]
             self._crashes.pop(gone, None)
@@ -101,12 +107,16 @@ class Scrubber:
                 # Random, so that a node that is restarted often starts with other logs each time.
                 first = min(interval_ms, FIRST_MS_MAX)
                 self._due_ms[log] = now + first * self._randomness.between(0.5, 1.0)
-        suspects = [log for log in logs.values() if log.is_suspect]
         if interval_ms < 0:
             return suspects[:GROUP_LOGS_MAX]
         due = sorted(
             (when, place) for place, when in enumerate(self._due_ms.values()) if when <= now
         )
+        if not due:
+            # Nothing is due before the earliest of them. Looking at ten thousand logs every second
+            # would cost an idle node more than all else.
+            earliest = min(self._due_ms.values(), default=now)
+            self._look_again_ms = min(earliest, now + LOOK_AGAIN_MS)
         known = list(self._due_ms)
         wanted = dict.fromkeys([*suspects, *(known[place] for _, place in due)])
         return _first_group(log for log in wanted if log.damage is None)
@@ -152,6 +162,7 @@ class Scrubber:
                 _logger.error("log not scrubbed", partition=str(first.partition), crashes=crashes)
                 del self._crashes[first], unchecked[0]
         retry_ms = self._clock.monotonic() * SECOND_MS + RETRY_MS
+        self._look_again_ms = 0.0
         for log in unchecked:
             self._due_ms[log] = min(self._due_ms[log], retry_ms)
             log.is_suspect = log.is_suspect or log in suspects

@@ -12,7 +12,6 @@ from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
-from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.metrics import Metrics
@@ -445,19 +444,5 @@ def test_unregistered_broker_may_register_again() -> None:
         assert scene.partition == P(1, (1, 3))
         again = await scene.controller.register(registration_request(2))
         assert again.broker_epoch > 0
-
-    scene.play(story)
-
-
-def test_large_failover_is_several_batches_with_valid_prefixes() -> None:
-    partitions = [P(2, (1, 2, 3)) for _ in range(10_500)]
-    scene = Scene(cluster(*partitions))
-
-    async def story() -> None:
-        del scene.alive[TWO]
-        await time_until(lambda: scene.is_fenced(TWO))
-        first, second = scene.log.appended
-        assert (len(first), len(second)) == (10_000, 501)
-        assert all(isinstance(one, PartitionChangeRecord) for one in first)
 
     scene.play(story)

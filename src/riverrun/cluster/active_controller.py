@@ -13,7 +13,7 @@ maintenance, moves leadership back to preferred replicas, and runs the plans tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from riverrun.cluster.brokers.sessions import Sessions
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import RECORDS_MAX, Decision
 from riverrun.cluster.metrics import ControllerMetrics
+from riverrun.cluster.partitions.departure import Departure, is_large
 from riverrun.cluster.partitions.elect_leaders import balance, hand_over
 from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elr import records_to_enable
@@ -36,7 +37,7 @@ from riverrun.metadata.bootstrap import first_records
 from riverrun.metadata.records import METADATA_VERSION_FEATURE
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
-from riverrun.ports.aio import discard_result
+from riverrun.ports.aio import Yielder, discard_result
 from riverrun.ports.clock import Clock, SystemClock
 from riverrun.ports.metrics import Metrics
 
@@ -143,6 +144,8 @@ class ActiveController:
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
+        self._departing: dict[NodeId, None] = {}
+        """Brokers that leave their in-sync sets in steps."""
         self._balance_at = self._unclean_at = self._hand_over_at = 0.0
 
     async def submit(
@@ -235,7 +238,7 @@ class ActiveController:
 
         def decide(image: Image) -> Decision[BrokerHeartbeatResponse]:
             node = NodeId(request.broker_id)
-            may_leave = self.sessions.may_leave(image, node)
+            may_leave = node not in self._departing and self.sessions.may_leave(image, node)
             decision = heartbeat(self._configs, image, request, may_leave=may_leave)
             session = self.sessions.touched(
                 node,
@@ -247,6 +250,8 @@ class ActiveController:
                 self.sessions.ended(node)
             elif request.want_shut_down and (decision.records or session.leaves_at is None):
                 session.leaves_at = image.offset + len(decision.records)
+                if is_large(image):
+                    self._depart((node,), self._left)
             return decision
 
         # A heartbeat without records must not wait for the records of other requests. With a slow
@@ -318,7 +323,11 @@ class ActiveController:
         if self._is_activation_due:
             self._activate()
         now = self._clock.monotonic()
-        expired = self.sessions.expired(metadata.newest, now)
+        expired = [
+            node
+            for node in self.sessions.expired(metadata.newest, now)
+            if node not in self._departing
+        ]
         if expired:
             log.warning("broker sessions expired", brokers=expired)
             self._metrics.expired.value += len(expired)
@@ -354,6 +363,51 @@ class ActiveController:
         return decision
 
     def _fence(self, nodes: Collection[NodeId]) -> None:
+        """Fence brokers, at once or after a departure in steps."""
+        if is_large(self._metadata.newest) and self._tasks is not None:
+            self._depart(nodes, self._fence_at_once)
+        else:
+            self._fence_at_once(nodes)
+
+    def _depart(
+        self, nodes: Collection[NodeId], then: Callable[[Collection[NodeId]], None]
+    ) -> None:
+        """Let brokers leave their in-sync sets in steps, unless they are leaving already."""
+        brokers = self._metadata.newest.brokers
+        epochs = {node: brokers[node].epoch for node in nodes if node not in self._departing}
+        if epochs and self._tasks is not None:
+            self._departing.update(dict.fromkeys(epochs))
+            self._tasks.create_task(self._run_departure(epochs, then))
+
+    async def _run_departure(
+        self, epochs: Mapping[NodeId, int], then: Callable[[Collection[NodeId]], None]
+    ) -> None:
+        departure = Departure(epochs)
+        try:
+            await Yielder(self._clock).run(departure.find(self._metadata.newest))
+            while not departure.is_done:
+                if not self._attempt("departure", partial(self._depart_step, departure)):
+                    return  # The next expiry or heartbeat starts another one.
+                await asyncio.sleep(0)
+            # One step from here on: no replica may join an in-sync set before the brokers are
+            # fenced.
+            if nodes := departure.remaining(self._metadata.newest):
+                then(nodes)
+        finally:
+            for node in epochs:
+                del self._departing[node]
+
+    def _depart_step(self, departure: Departure, image: Image) -> Decision[None]:
+        return Decision(records=tuple(departure.step(self._configs, image)), response=None)
+
+    def _left(self, nodes: Collection[NodeId]) -> None:
+        """Brokers in controlled shutdown lead nothing more. They stop when all have read that."""
+        for node in nodes:
+            session = self.sessions.get(node)
+            if session is not None:
+                session.leaves_at = self._metadata.newest.offset
+
+    def _fence_at_once(self, nodes: Collection[NodeId]) -> None:
         def decide(image: Image) -> Decision[None]:
             return Decision(records=tuple(fence(self._configs, image, nodes)), response=None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from riverrun.metadata.difference import Difference
 from riverrun.metadata.image import Image
 from riverrun.metadata.images import Images, Publication
 from riverrun.metadata.loading import Loading
-from riverrun.metadata.log_store import READ_BYTES_MAX, MetadataStore
+from riverrun.metadata.log_store import MetadataStore
 from riverrun.metadata.quorum import MetadataError, Voter
 from riverrun.metadata.snapshot import Snapshot
 from riverrun.metadata.snapshotter import Snapshots
@@ -30,6 +31,10 @@ from riverrun.raft.types import SnapshotId
 
 Subscriber = Callable[[Delta, Image], None]
 Preparation = Callable[[Delta, Image], Awaitable[None]]
+
+
+PUBLISHED_BYTES_MAX: Final = 64 * 1024
+"""Read for one image: subscribers apply about a thousand changed partitions in one iteration."""
 
 
 class Publisher:
@@ -98,7 +103,7 @@ class Publisher:
     async def _read(self, end: Offset) -> bytes | None:
         """Returns None if a snapshot replaced the log meanwhile."""
         try:
-            data = await self._store.read(self._images.next_offset, READ_BYTES_MAX, end)
+            data = await self._store.read(self._images.next_offset, PUBLISHED_BYTES_MAX, end)
         except KafkaError as error:
             if self._store.installed is not None:
                 return None

@@ -42,8 +42,8 @@ STALL_SECONDS = 0.25
 """A timer that is later than this counts as a stall of this node."""
 CHECKS_MAX = 200
 """Checks in a row without yielding to the event loop."""
-PARTITIONS_MAX = 2000
-"""Partitions in one request."""
+PARTITIONS_MAX = 500
+"""Partitions in one request: the controller decides about all of them in one iteration."""
 NAMED_MAX = 20
 """Partitions that are logged one by one. Larger responses are logged as counts."""
 BACKOFF = Backoff(first_seconds=RETRY_SECONDS, max_seconds=2.0)

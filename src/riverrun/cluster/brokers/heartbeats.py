@@ -19,6 +19,7 @@ from riverrun.cluster.brokers.modes import is_emptied
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
+from riverrun.cluster.partitions.departure import STEP_RECORDS, is_large
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.metadata.records import BrokerRegistrationChangeRecord
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -75,9 +76,8 @@ def next_state(
                 return BrokerState.GONE if request.want_shut_down else BrokerState.FENCED
             if not request.want_shut_down:
                 return BrokerState.SERVING
-            return (
-                BrokerState.LEAVING if leadership.leads_any(image, broker.id) else BrokerState.GONE
-            )
+            has_work = is_large(image) or leadership.leads_any(image, broker.id)
+            return BrokerState.LEAVING if has_work else BrokerState.GONE
         case _:
             is_done = may_leave and not leadership.leads_any(image, broker.id)
             return BrokerState.GONE if is_done or wants_fence else BrokerState.LEAVING
@@ -94,7 +94,7 @@ def heartbeat(
         case BrokerState.SERVING if broker.is_fenced:
             records += leadership.unfence(configs, image, broker.id)
         case BrokerState.LEAVING:
-            records += leadership.begin_shutdown(configs, image, broker.id)
+            records += leadership.begin_shutdown(configs, image, broker.id, limit=STEP_RECORDS)
         case BrokerState.GONE if _is_retiring(image, broker, request):
             records += leadership.unregister(configs, image, broker.id)
         case BrokerState.FENCED | BrokerState.GONE:

@@ -4,12 +4,14 @@ Each function returns the records of one event. Any prefix of them is valid by i
 many records are written as several batches and a crash may happen in between. So a broker leaves
 all in-sync sets before it is fenced or registered again, and it is unfenced before it is elected.
 The functions scan all partitions: ten thousand take a few milliseconds, less than it would cost to
-maintain an index by broker.
+maintain an index by broker. Where a broker has very many replicas, ``departure.py`` takes it from
+the in-sync sets before, in small steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -70,9 +72,11 @@ def unfence(configs: Configs, image: Image, node: NodeId) -> list[Record]:
     return [unfenced, *_elect_leaderless(configs, image, candidates, node)]
 
 
-def begin_shutdown(configs: Configs, image: Image, node: NodeId) -> list[Record]:
+def begin_shutdown(
+    configs: Configs, image: Image, node: NodeId, *, limit: int | None = None
+) -> list[Record]:
     """Start a controlled shutdown: other replicas lead, and the broker cannot join an in-sync set
-    any more (KIP-841)."""
+    any more (KIP-841). It leaves at most ``limit`` sets."""
     records: list[Record] = []
     if not image.brokers[node].in_controlled_shutdown:
         records.append(
@@ -82,7 +86,7 @@ def begin_shutdown(configs: Configs, image: Image, node: NodeId) -> list[Record]
                 in_controlled_shutdown=SHUTTING_DOWN,
             )
         )
-    records += _leave(configs, image, (node,))
+    records += islice(_leave(configs, image, (node,)), limit)
     return records
 
 
@@ -194,22 +198,37 @@ def _leave(
     for topic, rules, index, partition in _partitions(configs, image, nodes):
         if directories is not None and not _is_in(partition, nodes, directories):
             continue
-        if not any(n in partition.isr for n in nodes) and not any(
-            n in partition.elr for n in unclean
-        ):
-            continue
-        record = change(
-            topic.id,
-            index,
-            partition,
-            rules,
-            candidates,
-            isr=_without(partition.isr, nodes),
-            unclean=unclean,
-            election=default_election(rules),
-        )
+        record = leave_partition(topic, index, rules, candidates, nodes, unclean=unclean)
         if record is not None:
             yield record
+
+
+def leave_partition(
+    topic: TopicImage,
+    index: int,
+    rules: ElectionRules,
+    candidates: LeaderCandidates,
+    nodes: Collection[NodeId],
+    *,
+    unclean: Collection[NodeId] = (),
+) -> PartitionChangeRecord | None:
+    """Remove brokers from the in-sync set of one partition, and ``unclean`` ones from the eligible
+    set too; None if they are in neither."""
+    partition = topic.partitions[index]
+    if not any(node in partition.isr for node in nodes) and not any(
+        node in partition.elr for node in unclean
+    ):
+        return None
+    return change(
+        topic.id,
+        index,
+        partition,
+        rules,
+        candidates,
+        isr=_without(partition.isr, nodes),
+        unclean=unclean,
+        election=default_election(rules),
+    )
 
 
 def _partitions(

@@ -27,9 +27,10 @@ from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import RECORDS_MAX, Decision
 from riverrun.cluster.metrics import ControllerMetrics
 from riverrun.cluster.partitions.departure import Departure, is_large
-from riverrun.cluster.partitions.elect_leaders import balance, hand_over
+from riverrun.cluster.partitions.elect_leaders import hand_over
 from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elr import records_to_enable
+from riverrun.cluster.partitions.leader_return import STEP_SECONDS, LeaderReturn
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
 from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.cluster.settings import ControllerSettings
@@ -141,6 +142,7 @@ class ActiveController:
         self.sessions = Sessions(self.settings)
         self.placement = PlacementState()
         self._plans = PlanExecutor(configs)
+        self._leader_return = LeaderReturn(self.settings)
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
@@ -351,9 +353,10 @@ class ActiveController:
         return Decision(records=tuple(elect_leaderless(self._configs, image)), response=None)
 
     def _balance(self, image: Image) -> Decision[bool]:
-        decision = balance(self._configs, image)
+        now = self._clock.monotonic()
+        decision = self._leader_return.step(self._configs, image, self.sessions, now)
         if decision.response:
-            self._balance_at = 0.0  # more remain: continue with the next tick
+            self._balance_at = now + STEP_SECONDS  # more remain
         return decision
 
     def _hand_over(self, image: Image) -> Decision[bool]:

@@ -41,6 +41,14 @@ class ControllerSettings(Settings):
         at_least=1,
         doc="How often the controller checks for partitions not led by their preferred replica.",
     )
+    leaders_returned_max: int = setting(
+        250,
+        name="leader.rebalance.step.partitions.max",
+        at_least=1,
+        at_most=INT_MAX,
+        doc="Leaderships that return to the preferred replicas of one broker in a second. Fewer "
+        "return while the broker is catching up or its heartbeats are late.",
+    )
     unclean_check_ms: int = setting(
         5 * SECOND_MS,
         name="unclean.leader.election.interval.ms",

@@ -3,6 +3,7 @@ brokers in maintenance."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from riverrun.cluster.brokers.modes import resting
@@ -11,7 +12,7 @@ from riverrun.cluster.partitions.election_rules import election_rules
 from riverrun.cluster.partitions.partition_change import Election, LeaderCandidates, change
 from riverrun.metadata.image import NO_LEADER, Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import PartitionIndex, TopicName
+from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.wire.messages.elect_leaders_response import (
     ElectLeadersResponse,
     PartitionResult,
@@ -111,10 +112,20 @@ def _refused(code: ErrorCode) -> tuple[ErrorCode, str | None]:
     return code, REASONS[code]
 
 
-def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decision[bool]:
-    """Move leadership to in-sync preferred replicas; True if more than ``limit`` remain."""
+def balance(
+    configs: Configs,
+    image: Image,
+    limit: int = BALANCED_MAX,
+    limits: Mapping[NodeId, int] | None = None,
+) -> Decision[bool]:
+    """Move leadership to in-sync preferred replicas; True if some remain beyond a limit.
+
+    ``limits`` are those of single brokers, ``limit`` is that of all together.
+    """
     candidates = LeaderCandidates(image)
     records: list[PartitionChangeRecord] = []
+    left = dict(limits) if limits is not None else dict.fromkeys(image.brokers, limit)
+    is_more = False
     for topic in image.topics_by_name.values():
         for index, partition in enumerate(topic.partitions):
             preferred = partition.replicas[0]
@@ -124,13 +135,17 @@ def balance(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decisi
                 continue
             if len(records) == limit:
                 return Decision(records=tuple(records), response=True)
+            if not left[preferred]:
+                is_more = True
+                continue
             rules = election_rules(configs, image, topic)
             record = change(
                 topic.id, index, partition, rules, candidates, election=Election.PREFERRED
             )
             if record is not None:
+                left[preferred] -= 1
                 records.append(record)
-    return Decision(records=tuple(records), response=False)
+    return Decision(records=tuple(records), response=is_more)
 
 
 def hand_over(configs: Configs, image: Image, limit: int = BALANCED_MAX) -> Decision[bool]:

@@ -106,18 +106,7 @@ class Delta:
         """The image after all records so far; ``offset`` is that of the last one."""
         assert offset >= self.image.offset, f"{offset} is behind {self.image.offset}"
         assert epoch >= self.image.epoch, f"epoch {epoch} is behind {self.image.epoch}"
-        for topic, parts in self._partitions.items():
-            known = self._ids.get(topic)
-            assert known is not None, f"partitions of no topic {topic}"
-            assert len(parts) == max(parts, default=-1) + 1, f"{known.name} has holes: {parts}"
-            image = TopicImage(
-                name=known.name,
-                id=topic,
-                partitions=tuple([parts[index] for index in range(len(parts))]),
-            )
-            self._ids[topic] = image
-            self._names[image.name] = image
-        self._partitions.clear()
+        self.finish_topics(keep=0)
         return Image(
             offset=offset,
             epoch=epoch,
@@ -131,6 +120,26 @@ class Delta:
             next_producer_id=self._next_producer_id,
             entries=self._entries.result(),
         )
+
+    def finish_topics(self, *, keep: int) -> None:
+        """Build the images of all changed topics but the last ``keep``.
+
+        In a snapshot the records of a topic follow each other, so all but the last are complete. To
+        build a million partitions at its end would hold the event loop.
+        """
+        while len(self._partitions) > keep:
+            topic = next(iter(self._partitions))
+            parts = self._partitions.pop(topic)
+            known = self._ids.get(topic)
+            assert known is not None, f"partitions of no topic {topic}"
+            assert len(parts) == max(parts, default=-1) + 1, f"{known.name} has holes: {parts}"
+            image = TopicImage(
+                name=known.name,
+                id=topic,
+                partitions=tuple([parts[index] for index in range(len(parts))]),
+            )
+            self._ids[topic] = image
+            self._names[image.name] = image
 
     def _replay_transaction(self, record: Record) -> None:
         key = record.API_KEY

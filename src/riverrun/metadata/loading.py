@@ -109,6 +109,7 @@ class Loading:
             for records in self._snapshot.records():
                 for record in records:
                     self._delta.replay(record)
+                self._delta.finish_topics(keep=1)
                 yield
         except (CorruptBatch, UnknownRecord) as error:
             raise MetadataError(f"snapshot {self._id.name}: {error}") from error

@@ -23,9 +23,11 @@ NO_RECOVERY_CHANGE = -1
 
 def partition_of(record: PartitionRecord) -> PartitionImage:
     """The partition described by a whole record."""
+    replicas = _nodes(record.replicas)
     partition = PartitionImage(
-        replicas=_nodes(record.replicas),
-        isr=_nodes(record.isr),
+        replicas=replicas,
+        # One tuple for both, where they are equal: a million partitions are in memory.
+        isr=replicas if record.isr == record.replicas else _nodes(record.isr),
         elr=_nodes(record.eligible_leader_replicas or ()),
         last_known_elr=_nodes(record.last_known_elr or ()),
         leader=NodeId(record.leader),

@@ -23,7 +23,7 @@ from riverrun.model.ids import (
 from riverrun.replication.flusher import Flusher
 from riverrun.replication.replicas import Replicas
 from riverrun.storage.log import Log
-from riverrun.storage.log_creator import BATCH_LOGS, LogCreator
+from riverrun.storage.log_creator import BATCH_LOGS, create_logs
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, FixedClock, Machine, batch
 
@@ -58,8 +58,8 @@ def prepare(replicas: Replicas, topic: TopicImage) -> None:
     async def in_place(work: Callable[[], list[bool]]) -> list[bool]:
         return work()
 
-    creator = LogCreator(replicas._directory, in_place, FixedClock())
-    asyncio.run(creator.create(list(replicas.new_logs(image_of(topic), topic))))
+    wanted = list(replicas.new_logs(image_of(topic), topic))
+    asyncio.run(create_logs(replicas._directory, wanted, in_place, FixedClock()))
 
 
 def test_logs_are_created_before_the_topic_is_visible() -> None:

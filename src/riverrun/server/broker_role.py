@@ -50,7 +50,7 @@ from riverrun.server.transactions.coordinator_link import CoordinatorLink
 from riverrun.server.transactions.markers import build_marker_sender
 from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.storage.log import Log
-from riverrun.storage.log_creator import LogCreator, NewLog
+from riverrun.storage.log_creator import NewLog, create_logs
 from riverrun.storage.recovery.loss import remove_loss
 from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.wire.apis import ApiKey
@@ -97,7 +97,6 @@ class BrokerRole:
         self._tasks = tasks
         self._directory_failed = directory_failed
         self._flusher = Flusher(node.log_manager)
-        self._creator = LogCreator(node.logs, node.log_manager.in_thread, node.clock)
         replicas = Replicas(
             node.logs,
             settings.node_id,
@@ -219,7 +218,8 @@ class BrokerRole:
             if topic is not None:
                 wanted += self.services.replicas.new_logs(image, topic)
         if wanted:
-            await self._creator.create(wanted)
+            services = self.services
+            await create_logs(services.logs, wanted, services.log_manager.in_thread, services.clock)
 
     def _published(self, delta: Delta, image: Image) -> None:
         """Apply an image to the replicas, then to the components that depend on them."""

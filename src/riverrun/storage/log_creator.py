@@ -45,35 +45,26 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], list[bool]]) -> Awaitable[list[bool]]: ...
 
 
-class LogCreator:
-    """Creates logs in one directory."""
-
-    def __init__(self, directory: LogDirectory, in_thread: InThread, clock: Clock) -> None:
-        self._directory = directory
-        self._in_thread = in_thread
-        self._clock = clock
-
-    async def create(self, wanted: Sequence[NewLog]) -> None:
-        """Create logs. After an error of the disk the rest is missing, and the caller's own attempt
-        to create them meets the error."""
-        directory = self._directory
-        yielder = Yielder(self._clock)
-        for start in range(0, len(wanted), BATCH_LOGS):
-            batch = [one for one in wanted[start : start + BATCH_LOGS]
-                     if one.partition not in directory.logs]  # fmt: skip
-            directory.being_made = dict.fromkeys([one.partition for one in batch])
-            try:
-                made = await self._in_thread(
-                    partial(make_all, directory.files, directory.path, batch)
-                )
-            except OSError as error:
-                _logger.warning("files of new logs not created", error=str(error))
-                return
-            finally:
-                directory.being_made = {}
-            for log, is_new in zip(batch, made, strict=True):
-                directory.create(log.partition, log.topic_id, log.settings, is_new=is_new)
-                await yielder.step()
+async def create_logs(
+    directory: LogDirectory, wanted: Sequence[NewLog], in_thread: InThread, clock: Clock
+) -> None:
+    """Create logs. After an error of the disk the rest is missing, and the caller's own attempt to
+    create them meets the error."""
+    yielder = Yielder(clock)
+    for start in range(0, len(wanted), BATCH_LOGS):
+        some = wanted[start : start + BATCH_LOGS]
+        batch = [one for one in some if one.partition not in directory.logs]
+        directory.being_made = dict.fromkeys([one.partition for one in batch])
+        try:
+            made = await in_thread(partial(make_all, directory.files, directory.path, batch))
+        except OSError as error:
+            _logger.warning("files of new logs not created", error=str(error))
+            return
+        finally:
+            directory.being_made = {}
+        for log, is_new in zip(batch, made, strict=True):
+            directory.create(log.partition, log.topic_id, log.settings, is_new=is_new)
+            await yielder.step()
 
 
 def make_all(files: Files, directory: str, logs: Sequence[NewLog]) -> list[bool]:

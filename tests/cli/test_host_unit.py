@@ -202,6 +202,11 @@ def test_nothing_starts_if_a_port_is_in_use(host: Hosts) -> None:
     assert not (host.data(1) / "node-1").exists()
 
 
+def test_directory_that_cannot_be_made_is_reported(host: Hosts) -> None:
+    host.data(1).write_text("a file")
+    assert f"cannot use {host.data(1)}" in refused(host.command(1), 1)
+
+
 def test_invalid_flags_are_refused(host: Hosts) -> None:
     assert "a number from 1 to 256, or auto" in refused(host.command(1, processes="0"), 2)
     assert "a number from 1 to 256, or auto" in refused(host.command(1, processes="two"), 2)

@@ -133,4 +133,3 @@ def test_number_of_processes_is_checked(text: str) -> None:
 def test_auto_is_the_number_of_cores() -> None:
     assert HostSettings.from_texts({"processes": "auto"}).count(8) == 8
     assert HostSettings.from_texts({"processes": "3"}).count(8) == 3
-    assert not HostSettings().is_unit

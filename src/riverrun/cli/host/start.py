@@ -64,7 +64,8 @@ def run_unit(texts: Mapping[str, str]) -> int:
     except SettingError as error:
         fail(str(error), USAGE)
     except OSError as error:
-        fail(f"cannot write {error.filename or bases}: {error.strerror or error}", FAILED)
+        what = f"cannot use {error.filename}: " if error.filename else ""
+        fail(f"{what}{error.strerror or error}", FAILED)
 
 
 def _prepare(texts: Mapping[str, str]) -> tuple[tuple[HostMember, ...], list[str]]:

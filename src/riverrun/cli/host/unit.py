@@ -85,8 +85,12 @@ class HostUnit:
     def _receive_sign(self, number: int) -> None:
         self._signs.receive(number, _now())
 
+    def _report(self) -> float | None:
+        """The service manager expects signs of life during the stop too."""
+        return self._manager.due(_now())
+
     def _wait(self) -> None:
-        moments = [self._manager.due(_now()), self._signs.next_check()]
+        moments = [self._report(), self._signs.next_check()]
         moments += [one.due for one in self._restarts.values()]
         due = [moment for moment in moments if moment is not None]
         self._processes.wait(max(0.0, min(due) - _now()) if due else None)
@@ -133,9 +137,9 @@ class HostUnit:
         and it moves the leaderships of the others."""
         end = _now() + STOP_SECONDS_MAX
         others = [number for number in self._starts if number != self._voter]
-        self._processes.stop(others, STOP_SECONDS_MAX)
+        self._processes.stop(others, STOP_SECONDS_MAX, self._report)
         if self._voter is not None:
-            self._processes.stop([self._voter], max(1.0, end - _now()))
+            self._processes.stop([self._voter], max(1.0, end - _now()), self._report)
         self._processes.close()
 
 

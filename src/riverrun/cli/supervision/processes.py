@@ -200,14 +200,24 @@ class Processes:
                 break
             self._show(number, child, child.log)
 
-    def stop(self, numbers: Sequence[int], seconds_max: float) -> None:
-        """Stop nodes and print their output meanwhile; kill them after a timeout."""
+    def stop(
+        self,
+        numbers: Sequence[int],
+        seconds_max: float,
+        meanwhile: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Stop nodes and print their output meanwhile; kill them after a timeout.
+
+        ``meanwhile`` is called at the time that it returned before, and after each event.
+        """
         running = [self._children[one].process for one in numbers if self.is_running(one)]
         for process in running:
             process.terminate()
         end = time.monotonic() + seconds_max
         while any(process.poll() is None for process in running) and time.monotonic() < end:
-            self.wait(max(0.0, end - time.monotonic()))
+            moment = meanwhile()
+            until = end if moment is None else min(end, moment)
+            self.wait(max(0.0, until - time.monotonic()))
         for process in running:
             if process.poll() is None:
                 limit = f"{seconds_max:.0f} s"

@@ -23,10 +23,6 @@ class HostSettings(Settings):
         "per usable core. Empty: one broker, without a supervisor.",
     )
 
-    @property
-    def is_unit(self) -> bool:
-        return bool(self.processes)
-
     def count(self, cores: int) -> int:
         """The number of brokers; raises ``SettingError``."""
         if self.processes == AUTO:

@@ -300,7 +300,7 @@ def test_partition_is_in_one_plan_only() -> None:
     assert refusal(image, move(0, (5, 2, 3))).code is ErrorCode.REASSIGNMENT_IN_PROGRESS
     assert refusal(image, move(1, (5, 2, 3)), plan_id="p").code is ErrorCode.DUPLICATE_RESOURCE
     twice = refusal(image, move(1, (5, 2, 3)), move(1, (4, 2, 3)))
-    assert twice.code is ErrorCode.INVALID_CONFIG
+    assert twice.code is ErrorCode.INVALID_REQUEST
     image = rolled_back(stepped(image), 0)
     image = stepped(image)
     assert not stored(image).is_running
@@ -309,10 +309,10 @@ def test_partition_is_in_one_plan_only() -> None:
 
 def test_bad_plans_are_refused_as_a_whole() -> None:
     image = cluster(*SIX_OF_THREE, brokers=FIVE)
-    assert refusal(image).code is ErrorCode.INVALID_CONFIG
+    assert refusal(image).code is ErrorCode.INVALID_REQUEST
     unknown = refusal(image, move(0, (9, 2, 3)))
     assert unknown.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert refusal(image, move(0, (4, 2, 3)), plan_id="A b").code is ErrorCode.INVALID_CONFIG
+    assert refusal(image, move(0, (4, 2, 3)), plan_id="A b").code is ErrorCode.INVALID_REQUEST
     many = [move(n, (4, 2, 3)) for n in range(MOVES_MAX + 1)]
     assert refusal(image, *many).code is ErrorCode.POLICY_VIOLATION
     for texts in ({HEADER: "{"}, {}, {HEADER: encode(PlanHeader(reason="x")), "progress": "{}"}):

@@ -103,6 +103,8 @@ MOVES = {
     ClusterBug.NEW_REPLICA_JOINS_EMPTY: "",
     ClusterBug.REMOVED_REPLICA_STAYS: "",
     ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET: "slow-link@1+8:node-1|node-2,node-3,node-4=300",
+    ClusterBug.PLAN_FORGETS_ITS_THROTTLE: "kill@3+1:controller",
+    ClusterBug.PLAN_WAITS_FOR_A_LOST_MOVE: "kill@3+1:controller",
 }
 
 
@@ -115,6 +117,7 @@ def test_planted_bug_of_reassignment_is_found_and_the_correct_cluster_passes(
         plan = dataclasses.replace(
             draw_cluster_plan(seed, 4, has_moves=True, bug=bug),
             faults=parse_schedule(MOVES[bug]),
+            plan_share=0.3 if bug.name.startswith("PLAN") else 0.0,
             faulty_seconds=10.0,
             forms_under_faults=False,
         )

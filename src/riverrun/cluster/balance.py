@@ -14,7 +14,7 @@ from riverrun.cluster.partitions.placement import (
     placement_broker,
     placement_settings,
 )
-from riverrun.metadata.image import NO_LEADER, Image, PartitionImage
+from riverrun.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.brokers import Availability
 from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
@@ -42,38 +42,58 @@ def planner_layout(
     gone: Collection[NodeId] = (),
     replication_factors: Mapping[TopicName, int] | None = None,
 ) -> ClusterLayout:
-    """The cluster as a plan sees it.
+    """The cluster as a plan sees it, in one go. ``replication_factors`` asks for more replicas of
+    some topics."""
+    builder = layout_builder(configs, image, state, gone=gone)
+    factors = replication_factors or {}
+    for topic in image.topics_by_name.values():
+        factor = factors.get(topic.name)
+        add_partitions(builder, image, topic, loads, replication_factor=factor)
+    return builder.build()
 
-    ``gone`` are fenced brokers whose replicas are to be replaced. ``replication_factors`` asks for
-    more replicas of some topics. Partitions that are being reassigned are pinned.
-    """
+
+def layout_builder(
+    configs: Configs, image: Image, state: PlacementState, *, gone: Collection[NodeId] = ()
+) -> LayoutBuilder:
+    """A layout with the brokers. ``gone`` are fenced ones whose replicas are to be replaced."""
     state.totals.update(image)
     defaults = placement_settings(configs, image)
     brokers = [
         placement_broker(image, broker, defaults, state) for broker in image.brokers.values()
     ]
-    builder = LayoutBuilder(
+    return LayoutBuilder(
         replace(one, availability=Availability.GONE) if one.id in gone else one for one in brokers
     )
-    factors = replication_factors or {}
-    for topic in image.topics_by_name.values():
-        minimum = min_insync_replicas(image, topic.name)
-        for number, partition in enumerate(topic.partitions):
-            load = loads.get((topic.name, number), _UNKNOWN)
-            builder.add(
-                topic.name,
-                number,
-                partition.replicas,
-                leader=partition.leader,
-                in_sync=len(partition.isr),
-                min_in_sync=minimum,
-                size_bytes=load.size_bytes,
-                bytes_in=load.bytes_in,
-                bytes_out=load.bytes_out,
-                is_pinned=_is_moving(partition),
-                replication_factor=factors.get(topic.name),
-            )
-    return builder.build()
+
+
+def add_partitions(
+    builder: LayoutBuilder,
+    image: Image,
+    topic: TopicImage,
+    loads: PartitionLoads,
+    *,
+    start: int = 0,
+    count: int | None = None,
+    replication_factor: int | None = None,
+) -> None:
+    """Add some partitions of a topic. Those that are being reassigned are pinned."""
+    minimum = min_insync_replicas(image, topic.name)
+    end = len(topic.partitions) if count is None else start + count
+    for number, partition in enumerate(topic.partitions[start:end], start=start):
+        load = loads.get((topic.name, number), _UNKNOWN)
+        builder.add(
+            topic.name,
+            number,
+            partition.replicas,
+            leader=partition.leader,
+            in_sync=len(partition.isr),
+            min_in_sync=partition.min_in_sync(minimum),
+            size_bytes=load.size_bytes,
+            bytes_in=load.bytes_in,
+            bytes_out=load.bytes_out,
+            is_pinned=_is_moving(partition),
+            replication_factor=replication_factor,
+        )
 
 
 def partition_now(image: Image, topic: str, partition: int) -> PartitionNow | None:

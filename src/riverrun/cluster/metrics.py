@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from riverrun.cluster.balancing.plans import progress_of, running_ids
+from riverrun.cluster.balancing.suggestion import suggestion_of
 from riverrun.cluster.partitions.elect_leaders import imbalanced, leaderless
 from riverrun.cluster.partitions.reassignment import reassigning
 from riverrun.metadata.image import Image, LeaderRecoveryState
@@ -94,6 +96,21 @@ class ControllerMetrics:
             lambda: of_image(reassigning),
         )
         metrics.gauge(
+            "riverrun_controller_plans",
+            "Plans that run.",
+            lambda: of_image(lambda image: len(running_ids(image))),
+        )
+        metrics.gauge(
+            "riverrun_controller_plan_moves_left",
+            "Moves of plans that are under way or wait.",
+            lambda: of_image(_moves_left),
+        )
+        metrics.gauge(
+            "riverrun_controller_suggested_moves",
+            "Moves of the plan that the controller suggests (balance.mode).",
+            lambda: of_image(_suggested_moves),
+        )
+        metrics.gauge(
             "riverrun_controller_topics",
             "Topics in the cluster.",
             lambda: of_image(lambda image: len(image.topics_by_name)),
@@ -111,6 +128,16 @@ class ControllerMetrics:
                     self.unclean.value += 1
                 else:
                     self.elections.value += 1
+
+
+def _moves_left(image: Image) -> int:
+    now = [progress_of(image, plan_id) for plan_id in running_ids(image)]
+    return sum(len(one.moving) + one.waiting for one in now)
+
+
+def _suggested_moves(image: Image) -> int:
+    suggestion = suggestion_of(image)
+    return 0 if suggestion is None else suggestion.moves
 
 
 def _unfenced(image: Image) -> int:

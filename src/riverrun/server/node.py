@@ -31,6 +31,7 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.messages import Request
 from riverrun.server.broker_role import BrokerRole
+from riverrun.server.controller_link.auto_balance import AutoBalance, planner_for
 from riverrun.server.controller_link.channel import ControllerChannels
 from riverrun.server.controller_link.controller_registration import ControllerRegistration
 from riverrun.server.controller_link.disk_poll import DiskPoll
@@ -143,6 +144,16 @@ class Node:
             services.controller.placement, lambda: metadata.newest, lambda: metadata.is_active
         )
         self._tasks.start(disk_poll.run(), name="disk poll")
+        auto_balance = AutoBalance(
+            services.controller,
+            metadata,
+            services.configs,
+            settings.balance,
+            self._clock,
+            sizes=disk_poll.sizes,
+            planner=planner_for(self._files),
+        )
+        self._tasks.start(auto_balance.run(), name="auto balance")
         self._tasks.start(services.metadata.run(), name="metadata log")
         controller = settings.controller_address()
         if controller is not None:

@@ -23,6 +23,7 @@ from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.node import Node
 from riverrun.server.settings import NodeSettings
 from riverrun.simulation.checks.metadata_history import MetadataHistory
+from riverrun.simulation.checks.plan_checks import running_plan
 from riverrun.simulation.failures import NodeFailure
 from riverrun.simulation.loop import NodeLoop
 from riverrun.simulation.supervisor import ProcessSupervisor
@@ -168,6 +169,9 @@ class SimulatedCluster:
                 return f"{name} is fenced"
             if logs[name].current.offset != latest.offset:
                 return f"{name} is at metadata offset {logs[name].current.offset}, not at the end"
+        unfinished = running_plan(latest)
+        if unfinished is not None:
+            return unfinished
         voting = {node_name(int(voter.id)): voter.directory_id for voter in self.voters()}
         for name in self.controllers:
             if name not in self.removed_voters and voting.get(name) != self.directory_id(name):

@@ -97,10 +97,14 @@ def balance(
     """
     from riverrun.cli.balance.cluster_state import ask_state, layout_of
     from riverrun.cli.balance.run_plan import PlanRun
+    from riverrun.cli.balance.stored_plans import ask_suggestion
     from riverrun.cli.support.session import run
     from riverrun.placement.planner.plan import make_plan
 
     rate = parse_rate(throttle)
+    suggestion = run(bootstrap, ask_suggestion)
+    if suggestion is not None and not as_json:
+        print(f"The controller suggests a plan: {suggestion.text}", file=sys.stderr)
     state = run(bootstrap, ask_state)
     # A node in maintenance keeps its share of preferred leaders: it leads again afterwards.
     plan = make_plan(layout_of(state))
@@ -110,7 +114,7 @@ def balance(
         return
     shown.show(plan, has_headings=not no_headers)
     if is_dry_run or not plan.moves:
-        shown.print_json({})
+        shown.print_json({"suggestion": None if suggestion is None else suggestion.text})
         return
     confirm("Start these moves?", is_agreed=is_agreed)
     shown.execute(plan)
@@ -141,13 +145,8 @@ def moves(
     """
     if context.invoked_subcommand is not None:
         return
-    from riverrun.cli.balance.moves_report import (
-        MoveProgress,
-        ask_moves,
-        described_stored,
-        plans_table,
-        progress_table,
-    )
+    from riverrun.cli.balance.moves_report import MoveProgress, ask_moves, progress_table
+    from riverrun.cli.balance.plan_report import described_stored, plans_table
     from riverrun.cli.balance.stored_plans import ask_plans
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run

@@ -24,7 +24,8 @@ def words(node: int) -> str:
 async def running(pool: ConnectionPool, node: int) -> str | None:
     """The plan that empties a node, if one runs."""
     for plan in await ask_plans(pool):
-        if plan.header.reason == words(node):
+        of_controller = f"broker {node} is being decommissioned" in plan.header.reason
+        if plan.header.reason == words(node) or of_controller:
             return plan.id
     return None
 

@@ -12,7 +12,6 @@ from riverrun.cli.cluster.log_dirs import ask_directories
 from riverrun.cli.support.output import ByteCount, Cell, Table
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import TopicPartition
-from riverrun.placement.planner.stored_plan import StoredPlan
 
 SAMPLE_SECONDS = 1.0
 SAMPLES_MAX = 5
@@ -124,32 +123,6 @@ def _progress(
         removing=partition.removing,
         bytes_done=sum(done),
         bytes_total=whole * len(partition.adding),
-    )
-
-
-def described_stored(plan: StoredPlan) -> dict[str, object]:
-    now = plan.progress
-    return {
-        "id": plan.id, "reason": plan.header.reason, "requester": plan.header.requester,
-        "submitted_ms": plan.header.submitted_ms, "throttle": plan.header.throttle,
-        "done": now.done, "moving": len(now.moving), "waiting": now.waiting,
-        "dropped": now.dropped,
-    }  # fmt: skip
-
-
-def plans_table(plans: Sequence[StoredPlan]) -> Table:
-    rows: list[Sequence[Cell]] = [
-        (
-            plan.id, plan.header.reason, plan.progress.done, len(plan.progress.moving),
-            plan.progress.waiting, plan.progress.dropped,
-            None if plan.header.throttle is None else ByteCount(plan.header.throttle),
-        )
-        for plan in plans
-    ]  # fmt: skip
-    return Table(
-        columns=("plan", "reason", "done", "moving", "waiting", "dropped", "throttle/s"),
-        rows=rows,
-        kind="plan",
     )
 
 

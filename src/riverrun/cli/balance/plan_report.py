@@ -8,6 +8,7 @@ from riverrun.cli.support.output import ByteCount, Cell, Table, bytes_in_words, 
 from riverrun.placement.planner.estimate import Estimate
 from riverrun.placement.planner.fairness import BalanceFigures
 from riverrun.placement.planner.plan import Plan, PlannedMove
+from riverrun.placement.planner.stored_plan import StoredPlan
 
 SHOWN_MAX = 20
 """Moves shown on a terminal before they are only counted."""
@@ -44,6 +45,32 @@ def described_figures(figures: BalanceFigures) -> dict[str, object]:
     resources["topic_replica_spread"] = figures.topic_replica_spread
     resources["topic_leader_spread"] = figures.topic_leader_spread
     return resources
+
+
+def described_stored(plan: StoredPlan) -> dict[str, object]:
+    now = plan.progress
+    return {
+        "id": plan.id, "reason": plan.header.reason, "requester": plan.header.requester,
+        "submitted_ms": plan.header.submitted_ms, "throttle": plan.header.throttle,
+        "done": now.done, "moving": len(now.moving), "waiting": now.waiting,
+        "dropped": now.dropped,
+    }  # fmt: skip
+
+
+def plans_table(plans: Sequence[StoredPlan]) -> Table:
+    rows: list[Sequence[Cell]] = [
+        (
+            plan.id, plan.header.reason, plan.progress.done, len(plan.progress.moving),
+            plan.progress.waiting, plan.progress.dropped,
+            None if plan.header.throttle is None else ByteCount(plan.header.throttle),
+        )
+        for plan in plans
+    ]  # fmt: skip
+    return Table(
+        columns=("plan", "reason", "done", "moving", "waiting", "dropped", "throttle/s"),
+        rows=rows,
+        kind="plan",
+    )
 
 
 def moves_table(moves: Sequence[PlannedMove], *, shown_max: int | None) -> Table:

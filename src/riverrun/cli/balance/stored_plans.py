@@ -17,14 +17,18 @@ from riverrun.client.pool import ClusterUnreachable, ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.stored_plan import (
+    ALL_PLANS,
     HEADER,
     PROGRESS,
     RESULT,
+    SUGGESTION,
     PlanEnd,
     PlanHeader,
     PlanResult,
     StoredPlan,
+    Suggestion,
     decode_plan,
+    decode_suggestion,
     submitted_texts,
 )
 from riverrun.wire.apis import ApiKey
@@ -106,13 +110,19 @@ async def _alter(
 
 async def ask_plans(pool: ConnectionPool) -> list[StoredPlan]:
     """The plans that run, the oldest first. Empty if the cluster is not one of riverrun."""
-    (found,) = (await _describe(pool, [("", None)])).values()
+    (found,) = (await _describe(pool, [(ALL_PLANS, None)])).values()
     if not found:
         return []
     texts = await _describe(pool, [(name, WATCHED) for name in found])
     plans = [decode_plan(name, each) for name, each in texts.items() if HEADER in each]
     running = [plan for plan in plans if plan.is_running]
     return sorted(running, key=lambda plan: (plan.header.submitted_ms, plan.id))
+
+
+async def ask_suggestion(pool: ConnectionPool) -> Suggestion | None:
+    """What the controller suggests; None if the cluster is even, or not one of riverrun."""
+    (texts,) = (await _describe(pool, [(SUGGESTION, None)])).values()
+    return decode_suggestion(texts)
 
 
 async def watch(pool: ConnectionPool, plan_id: str, report: Report) -> PlanResult:
@@ -142,7 +152,7 @@ async def watch(pool: ConnectionPool, plan_id: str, report: Report) -> PlanResul
 async def _describe(
     pool: ConnectionPool, wanted: Sequence[tuple[str, tuple[str, ...] | None]]
 ) -> dict[str, Mapping[str, str]]:
-    """The texts of plans by id; the name "" stands for the headers of all plans."""
+    """The texts of plans by id; ALL_PLANS stands for the headers of all."""
     request = DescribeConfigsRequest(
         resources=tuple(
             DescribeConfigsResource(

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import riverrun
+from riverrun.cli.balance.plan_report import described_stored
+from riverrun.cli.balance.stored_plans import ask_plans, ask_suggestion
 from riverrun.cli.cluster.ongoing_moves import OngoingMove, ask_ongoing_moves
 from riverrun.cli.cluster.replica_lag import ask_copies, place_of
 from riverrun.cli.quorum.report import QuorumReport, ask_quorum_or_empty
@@ -19,6 +21,7 @@ from riverrun.cli.support.output import Bad, Good, Table, counted
 from riverrun.cli.support.session import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.placement.planner.stored_plan import StoredPlan, Suggestion
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
@@ -118,6 +121,9 @@ class ClusterReport:
     under_min_isr: tuple[Trouble, ...] = ()
     """The ones that reject acks=all."""
     features: dict[str, int] = field(default_factory=dict)
+    plans: tuple[StoredPlan, ...] = ()
+    """Plans that run."""
+    suggestion: Suggestion | None = None
 
     def problems(self) -> list[str]:
         """In words, the worst first; empty for a healthy cluster."""
@@ -156,6 +162,8 @@ class ClusterReport:
             "offline_partitions": [trouble.described() for trouble in self.offline],
             "under_replicated_partitions": [row.described() for row in self.under_replicated],
             "under_min_isr_partitions": [row.described() for row in self.under_min_isr],
+            "plans": [described_stored(plan) for plan in self.plans],
+            "suggestion": None if self.suggestion is None else self.suggestion.text,
             **({"features": self.features} if self.features else {}),
         }
 
@@ -222,6 +230,8 @@ async def ask_report(
         under_replicated=behind,
         under_min_isr=await _under_min_isr(pool, behind),
         features=await _features(pool) if with_features else {},
+        plans=tuple(await ask_plans(pool)),
+        suggestion=await ask_suggestion(pool),
     )
 
 
@@ -342,7 +352,18 @@ def status_table(report: ClusterReport) -> Table:
         ("under-replicated", _bad_count(report.under_replicated)),
         ("largest lag", _largest_lag(report.brokers)),
     ]
+    rows += [("plan", _plan_in_words(plan)) for plan in report.plans]
+    if report.suggestion is not None:
+        rows.append(("suggestion", report.suggestion.text))
     return Table(columns=("", ""), rows=list(rows))
+
+
+def _plan_in_words(plan: StoredPlan) -> str:
+    now = plan.progress
+    return (
+        f"{plan.id}: {now.done} done, {len(now.moving)} moving, {now.waiting} waiting "
+        f"({plan.header.reason})"
+    )
 
 
 def _bad_count(troubles: Sequence[Trouble]) -> int | str:

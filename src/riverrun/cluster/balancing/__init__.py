@@ -7,5 +7,7 @@
 | ``execution`` | the next step of a plan: what starts, what has ended |
 | ``throttling`` | the throttle of a plan, set and removed with its moves |
 | ``executor`` | advances all plans of the active controller |
+| ``needs`` | when the controller plans by itself |
+| ``suggestion`` | a plan that would help, shown and not started |
 | ``settings`` | limits of moves, triggers, ``balance.mode`` |
 """

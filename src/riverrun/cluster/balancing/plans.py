@@ -14,6 +14,8 @@ from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.stored_plan import (
     HEADER,
     MOVES,
+    RESULT,
+    PlanProgress,
     StoredPlan,
     decode_plan,
 )
@@ -33,6 +35,20 @@ def plan_ids(image: Image) -> list[str]:
 def plan_of(image: Image, plan_id: str) -> StoredPlan | None:
     texts = image.config(ConfigType.PLAN, plan_id)
     return decode_plan(plan_id, texts) if HEADER in texts else None
+
+
+def running_ids(image: Image) -> list[str]:
+    """The plans that run, found without decoding them."""
+    return [
+        plan_id
+        for plan_id in plan_ids(image)
+        if RESULT not in image.configs[ConfigType.PLAN, plan_id]
+    ]
+
+
+def progress_of(image: Image, plan_id: str) -> PlanProgress:
+    texts = image.configs[ConfigType.PLAN, plan_id]
+    return decode_plan(plan_id, texts, moves=()).progress
 
 
 def plan_record(plan_id: str, name: str, text: str | None) -> ConfigRecord:

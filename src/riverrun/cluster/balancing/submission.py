@@ -90,11 +90,11 @@ def _decoded(plan_id: str, texts: dict[str, str]) -> StoredPlan:
                 raise PlanTextInvalid(f"{name} has more than {TEXT_CHARS_MAX} characters")
         plan = decode_plan(plan_id, texts)
     except PlanTextInvalid as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
     if plan.header.throttle is not None and plan.header.throttle <= 0:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "the throttle must be positive")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the throttle must be positive")
     if not plan.moves:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "the plan has no moves")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the plan has no moves")
     if len(plan.moves) > MOVES_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -111,7 +111,7 @@ def _check_moves(image: Image, moves: Sequence[PlannedMove], running: list[Store
         place = (move.topic, move.partition)
         if place in seen:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{move.topic}-{move.partition} is in the plan twice"
+                ErrorCode.INVALID_REQUEST, f"{move.topic}-{move.partition} is in the plan twice"
             )
         seen[place] = None
         if place in taken:

@@ -13,7 +13,7 @@ from riverrun.cluster.configs.node_configs import CLUSTER, Configs, ConfigSource
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.settings import Setting, SettingKind
-from riverrun.placement.planner.stored_plan import HEADER
+from riverrun.placement.planner.stored_plan import ALL_PLANS, HEADER
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs
 from riverrun.wire.messages.describe_configs_response import (
@@ -109,12 +109,14 @@ def metrics_rows(image: Image, subscription: str, options: DescribeOptions) -> R
     return tuple(rows)
 
 
-def plan_rows(image: Image, plan: str, options: DescribeOptions) -> Rows:
-    """The texts of a plan; without a name the headers of all plans, by id."""
-    if plan:
-        texts = image.config(ConfigType.PLAN, plan)
-    else:
+def plan_rows(image: Image, plan: str, options: DescribeOptions) -> Rows | None:
+    """The texts of a plan, or the headers of all; None if there is no such plan."""
+    if plan == ALL_PLANS:
         texts = {name: image.configs[ConfigType.PLAN, name][HEADER] for name in plan_ids(image)}
+    elif (ConfigType.PLAN, plan) in image.configs:
+        texts = dict(image.config(ConfigType.PLAN, plan))
+    else:
+        return None
     return tuple(
         DescribeConfigsResourceResult(
             name=name,

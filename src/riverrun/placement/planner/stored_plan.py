@@ -28,6 +28,11 @@ from riverrun.model.ids import NodeId
 from riverrun.placement.planner.plan import Goal, PlannedMove
 
 HEADER: Final = "plan"
+SUGGESTION: Final = "suggestion"
+"""The resource of the suggestion. It is not a plan: it has no header."""
+SUMMARY: Final = "summary"
+ALL_PLANS: Final = "plans"
+"""The resource that lists the headers of all plans by their ids."""
 PROGRESS: Final = "progress"
 RESULT: Final = "result"
 MOVES: Final = "moves."
@@ -100,6 +105,30 @@ class OldRates(Struct, frozen=True, array_like=True):
     follower: str | None = None
 
 
+class Suggestion(Struct, frozen=True, kw_only=True):
+    """That a plan would help, and why. Only a summary is stored: the plan is made again when
+    somebody asks for it, because the cluster may have changed."""
+
+    reasons: tuple[str, ...]
+    moves: int = 0
+    bytes_to_copy: int = 0
+    command: str = ""
+    """The command that makes and runs such a plan."""
+    held_back: str | None = None
+    """Why brokers that are away are not replaced."""
+
+    @property
+    def text(self) -> str:
+        parts = []
+        if self.moves:
+            parts.append(f"{'; '.join(self.reasons)}; {self.moves} moves would help")
+            if self.command:
+                parts.append(f"run `{self.command}`")
+        if self.held_back is not None:
+            parts.append(self.held_back)
+        return "; ".join(parts)
+
+
 class StoredMove(Struct, frozen=True, array_like=True):
     topic: str
     partition: int
@@ -128,7 +157,7 @@ class StoredPlan(Struct, frozen=True, kw_only=True):
 
 
 def check_plan_id(text: str) -> None:
-    if _ID.fullmatch(text) is None:
+    if _ID.fullmatch(text) is None or text in (SUGGESTION, ALL_PLANS):
         raise PlanTextInvalid(
             f"{text!r} is not the id of a plan: up to 64 small letters, digits and '-'"
         )
@@ -191,6 +220,16 @@ def decode_plan(
         },
         result=_decode(RESULT, texts[RESULT], PlanResult) if RESULT in texts else None,
     )
+
+
+def decode_suggestion(texts: Mapping[str, str]) -> Suggestion | None:
+    """None if there is none, or one of another version, which the next check replaces."""
+    if SUMMARY not in texts:
+        return None
+    try:
+        return _decode(SUMMARY, texts[SUMMARY], Suggestion)
+    except PlanTextInvalid:
+        return None
 
 
 def decode_moves(texts: Mapping[str, str]) -> tuple[PlannedMove, ...]:

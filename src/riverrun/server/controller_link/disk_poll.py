@@ -1,8 +1,9 @@
-"""Asks every broker for the size and use of its disk, while this node is the active controller.
+"""Asks brokers for disks and sizes of replicas, while this node is the active controller.
 
 Placement of new partitions uses the answers (``placement.policy=resource-aware``). They are soft
 state: a broker that does not answer keeps its last measurement, and a new controller begins without
-any, so placement goes by counts alone until its first round.
+any, so placement goes by counts alone until its first round. Sizes of replicas are asked only when
+a plan is made; a partition whose leader does not answer has the size that another replica reports.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from collections.abc import Callable
 from typing import Final
 
 from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.cluster.balance import PartitionLoad, PartitionLoads
 from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.brokers import BrokerLoad
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
+from riverrun.wire.messages.describe_log_dirs_request import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
 from riverrun.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
 
 POLL_SECONDS: Final = 60.0
@@ -59,7 +64,31 @@ class DiskPoll:
                 loads[broker.id] = known
         self._placement.loads = loads
 
+    async def sizes(self) -> PartitionLoads:
+        """The size of each partition, as far as brokers answer."""
+        image = self._image()
+        sizes: dict[tuple[TopicName, int], int] = {}
+        for broker in image.brokers.values():
+            response = None if broker.is_fenced else await self._request(broker, None)
+            for row in () if response is None else response.results:
+                for topic in row.topics:
+                    name = TopicName(topic.name)
+                    for one in topic.partitions:
+                        known = image.partition(name, PartitionIndex(one.partition_index))
+                        key = (name, one.partition_index)
+                        is_leader = known is not None and known.leader == broker.id
+                        if is_leader or key not in sizes:
+                            sizes[key] = one.partition_size
+        return {key: PartitionLoad(size_bytes=float(size)) for key, size in sizes.items()}
+
     async def _ask(self, broker: BrokerImage) -> BrokerLoad | None:
+        response = await self._request(broker, ())
+        return None if response is None else self._load(broker.id, response)
+
+    async def _request(
+        self, broker: BrokerImage, topics: tuple[DescribableLogDirTopic, ...] | None
+    ) -> DescribeLogDirsResponse | None:
+        """None if the broker does not answer. ``topics`` None means the sizes of all replicas."""
         endpoint = next(iter(broker.endpoints.values()), None)
         if endpoint is None:
             return None
@@ -73,13 +102,13 @@ class DiskPoll:
             )
             try:
                 response: DescribeLogDirsResponse = await connection.request(
-                    ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=())
+                    ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=topics)
                 )
             finally:
                 connection.close()
         except (OSError, UnsupportedApi, KafkaError):
             return None
-        return self._load(broker.id, response)
+        return response
 
     def _load(self, node: NodeId, response: DescribeLogDirsResponse) -> BrokerLoad | None:
         """The sum over directories. -1 means unknown (versions below 4)."""

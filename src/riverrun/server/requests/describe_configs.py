@@ -127,7 +127,10 @@ def _rows(
                 raise _invalid("Group name must not be empty")
             return config_rows.group_rows(image, name, options)
         case ConfigType.PLAN:
-            return config_rows.plan_rows(image, name, options)
+            rows = config_rows.plan_rows(image, name, options)
+            if rows is None:
+                raise _invalid(MALFORMED)  # Kafka knows no resource of this type
+            return rows
         case _:
             raise _invalid(MALFORMED)
 

@@ -2,7 +2,8 @@
 
 The invariants: an epoch has one leader. Epochs and published images never go back. Images at equal
 offsets are equal. A leader has everything that was ever committed. Partition states change only in
-allowed ways. A node that lost its disk starts again without a history (``reset_node``).
+allowed ways. A throttle belongs to a plan. A node that lost its disk starts again without a history
+(``reset_node``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import NO_LEADER, Image, PartitionImage
 from riverrun.metadata.metadata_log import MetadataLog
+from riverrun.simulation.checks.plan_checks import throttle_left_behind
 from riverrun.simulation.checks.reassignments import ReassignmentHistory
 from riverrun.simulation.failures import SafetyViolation
 from riverrun.simulation.loop import NodeLoop
@@ -44,6 +46,8 @@ class MetadataHistory:
         self._images: dict[int, tuple[str, Image]] = {}
         self._processes: dict[NodeLoop, _Seen] = {}
         self._epochs: dict[str, int] = {}
+        self.has_plans_only = False
+        """Whether all throttles are set by plans."""
         self.reassignments = ReassignmentHistory()
 
     def began(self, process: NodeLoop, find: Callable[[], MetadataLog | None]) -> None:
@@ -121,6 +125,10 @@ class MetadataHistory:
         if offset > self.latest.offset:
             before, self.latest = self.latest, image
             self._check_partitions(before, delta, image)
+            if self.has_plans_only and before.configs is not image.configs:
+                left = throttle_left_behind(image)
+                if left is not None:
+                    self._fail(left)
 
     def _check_partitions(self, before: Image, delta: Delta | None, image: Image) -> None:
         changed = image.topics_by_id if delta is None else delta.changed_topics

@@ -12,8 +12,12 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 
+from msgspec.structs import replace
+
+from riverrun.cluster.balancing import execution
 from riverrun.cluster.partitions import assignment, leadership, reassignment
 from riverrun.model.ids import Offset
+from riverrun.placement.planner import schedule
 from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import QuorumMember
@@ -36,6 +40,8 @@ class ClusterBug(Enum):
     NEW_REPLICA_JOINS_EMPTY = "a new replica joins the ISR before it has the records"
     REMOVED_REPLICA_STAYS = "a broker keeps the files of a replica that was moved away"
     CANCEL_KEEPS_THE_FIRST_TARGET = "a cancel after a second target keeps brokers of the first"
+    PLAN_FORGETS_ITS_THROTTLE = "a plan that ends leaves its throttle behind"
+    PLAN_WAITS_FOR_A_LOST_MOVE = "a plan waits for a partition that others have moved"
 
 
 @contextmanager
@@ -87,6 +93,10 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
             return [(LogDirectory, "delete", _only_close)]
         case ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET:
             return [(reassignment, "start", _forget_the_first_target(assignment.start))]
+        case ClusterBug.PLAN_FORGETS_ITS_THROTTLE:
+            return [(execution, "removal_of_throttle", lambda image, plan, others: [])]
+        case ClusterBug.PLAN_WAITS_FOR_A_LOST_MOVE:
+            return [(execution, "next_step", _never_finish(schedule.next_step))]
 
 
 # The quorum
@@ -157,3 +167,16 @@ def _forget_the_first_target(start: Any) -> Any:
         return start(image, partition, target)._replace(adding=tuple(sorted(added)))
 
     return begin
+
+
+# Plans
+
+
+def _never_finish(next_step: Any) -> Any:
+    """A move whose partition changed counts as waiting, as if it could still be started."""
+
+    def step(moves: Any, lookup: Any, **options: Any) -> Any:
+        found = next_step(moves, lookup, **options)
+        return replace(found, waiting=found.waiting + found.dropped, dropped=0)
+
+    return step

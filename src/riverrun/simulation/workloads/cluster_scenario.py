@@ -122,8 +122,9 @@ class ClusterScenario:
             supervisor.add(reader, self.workload.consume)
         supervisor.add(ADMIN, self.workload.administer)
         supervisor.add(AUDITOR, self.workload.audit)
-        self.mover = PartitionMover(world, self.cluster)
+        self.mover = PartitionMover(world, self.cluster, plan.plan_share)
         if plan.has_moves:
+            self.cluster.metadata.has_plans_only = True
             supervisor.add(MOVER, self.mover.run)
         self.transactions: TransactionStage | None = None
         if plan.has_transactions:

@@ -1,7 +1,8 @@
-"""An administrator that moves partitions: random targets, changed targets and cancels.
+"""An administrator that moves partitions: random targets, changed targets, cancels and plans.
 
-Each confirmed request is compared with the committed metadata. A cancel must restore the replicas
-from before the first target, also after a changed one.
+Each confirmed request is compared with the committed metadata, unless a plan may move the same
+partition. A cancel must restore the replicas from before the first target, also after a changed
+one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.simulation.cluster import REPLICAS_MAX, SimulatedCluster
 from riverrun.simulation.failures import SafetyViolation
+from riverrun.simulation.workloads.plan_submitter import PlanSubmitter
 from riverrun.simulation.world import Environment, World
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.alter_partition_reassignments_request import (
@@ -38,11 +40,14 @@ Replicas = tuple[NodeId, ...]
 class PartitionMover:
     """Moves the partitions of all topics, those of groups included."""
 
-    def __init__(self, world: World, cluster: SimulatedCluster) -> None:
+    def __init__(self, world: World, cluster: SimulatedCluster, plan_share: float) -> None:
+        """``plan_share``: the share of plans among the requests."""
         self._world = world
         self._cluster = cluster
         self.is_moving = True
         self.confirmed = 0
+        self.plans = PlanSubmitter(world, cluster)
+        self._plan_share = plan_share
         self._in_doubt_until = 0.0
 
     async def run(self, environment: Environment) -> None:
@@ -67,16 +72,22 @@ class PartitionMover:
         topics = list(self._cluster.metadata.latest.topics_by_name.values())
         if not topics:
             return
+        if self._plan_share and rng.random() < self._plan_share:
+            await self.plans.act(pool, rng)
+            return
         topic = rng.choice(topics)
         index = rng.randrange(len(topic.partitions))
         key = (str(topic.name), index)
         target = self._draw_target(rng, topic.partitions[index])
+        planned = self.plans.running_keys()
         code = await self._ask(pool, key, target)
         partition = self._cluster.partition(*key)
         if code is not ErrorCode.NONE or partition is None:
             return
         self.confirmed += 1
         if self._world.now < self._in_doubt_until:
+            return
+        if key in planned or key in self.plans.running_keys():
             return
         if target is not None:
             if current(partition).target != target:

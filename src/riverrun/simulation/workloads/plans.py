@@ -29,6 +29,7 @@ ADMIN, AUDITOR, MOVER = "admin", "auditor", "mover"
 FAULTS_MAX, CLUSTER_FAULTS_MAX = 12, 10
 VOTERS_MAX = 5
 PRODUCE_PAUSE_SECONDS_MAX = 0.8
+PLAN_SHARES = (0.0, 0.2, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,8 @@ class ClusterPlan:
     """Whether an administrator moves partitions between nodes."""
     has_transactions: bool = False
     """Whether clients also use transactions."""
+    plan_share: float = 0.0
+    """The share of plans, which the controller runs, among the requests to move partitions."""
     bug: ClusterBug | None = None
 
     @property
@@ -160,6 +163,7 @@ def draw_cluster_plan(
 ) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")
+        plan_share = world.stream("plans").choice(PLAN_SHARES) if has_moves else 0.0
     controllers = nodes
     if nodes > REPLICAS_MAX:
         controllers = rng.choice((REPLICAS_MAX, min(nodes, VOTERS_MAX)))
@@ -177,6 +181,7 @@ def draw_cluster_plan(
         forms_under_faults=rng.random() < 0.15,
         has_moves=has_moves,
         has_transactions=has_transactions,
+        plan_share=plan_share,
         bug=bug,
     )
     if has_transactions:

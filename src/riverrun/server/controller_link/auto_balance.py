@@ -1,0 +1,233 @@
+"""Makes plans while this node is the active controller: suggests them, or starts them.
+
+The triggers are in ``cluster/balancing/needs.py``; the controller runs the plans. Here is the rest:
+a loop, the sizes of replicas, and the planner in a process of its own. Nothing here holds the event
+loop: a large cluster is read in steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from riverrun.cluster.active_controller import ActiveController, MetadataWriter
+from riverrun.cluster.balance import PartitionLoads, add_partitions, layout_builder
+from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
+from riverrun.cluster.balancing.plans import running_ids
+from riverrun.cluster.balancing.settings import BalanceMode, BalanceSettings
+from riverrun.cluster.balancing.submission import submit_plan
+from riverrun.cluster.balancing.suggestion import suggestion_records
+from riverrun.cluster.configs.node_configs import Configs
+from riverrun.cluster.decision import Decision
+from riverrun.metadata.image import Image
+from riverrun.model.errors import KafkaError
+from riverrun.placement.planner.layout import ClusterLayout
+from riverrun.placement.planner.plan import Plan, Purpose
+from riverrun.placement.planner.process import PlanTask, planner_command, run_task
+from riverrun.placement.planner.stored_plan import (
+    MOVES_MAX,
+    PlanHeader,
+    Suggestion,
+    submitted_texts,
+)
+from riverrun.ports.aio import Yielder
+from riverrun.ports.clock import Clock
+from riverrun.ports.files import Files, OsFiles
+
+PARTITIONS_PER_STEP: Final = 500
+PLANNING_SECONDS_MAX: Final = 600.0
+REPAIR_PAUSE_SECONDS: Final = 60.0
+"""Between two plans for the same repair: the first may have been refused or dropped."""
+REQUESTER: Final = "controller"
+
+log = structlog.get_logger("riverrun.controller")
+
+Planner = Callable[[PlanTask], Awaitable[Plan]]
+Sizes = Callable[[], Awaitable[PartitionLoads]]
+
+
+class PlannerFailed(Exception):
+    """The planner process ended without a plan."""
+
+
+def planner_for(files: Files) -> Planner:
+    """A process for the real world. The simulation plans inline: its time does not pass."""
+    return plan_in_process if isinstance(files, OsFiles) else _plan_inline
+
+
+async def _plan_inline(task: PlanTask) -> Plan:
+    return run_task(task)
+
+
+async def plan_in_process(task: PlanTask) -> Plan:
+    """Raises ``PlannerFailed``, OSError or TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        *planner_command(),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        # Do not search the current directory for modules.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+    try:
+        data = await asyncio.to_thread(pickle.dumps, task)
+        async with asyncio.timeout(PLANNING_SECONDS_MAX):
+            output, _ = await process.communicate(data)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise PlannerFailed(f"the planner ended with status {process.returncode}")
+    plan: Plan = await asyncio.to_thread(pickle.loads, output)
+    return plan
+
+
+class AutoBalance:
+    def __init__(
+        self,
+        controller: ActiveController,
+        metadata: MetadataWriter,
+        configs: Configs,
+        settings: BalanceSettings,
+        clock: Clock,
+        *,
+        sizes: Sizes,
+        planner: Planner,
+    ) -> None:
+        self._controller = controller
+        self._metadata = metadata
+        self._configs = configs
+        self._static = settings
+        self._clock = clock
+        self._sizes = sizes
+        self._planner = planner
+        self._watch = NeedWatch()
+        self._planned: tuple[PlanNeed, float] | None = None
+        """The last need that was planned for, and when."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._static.check_interval_ms / 1000)
+            if not self._metadata.is_active:
+                self._watch, self._planned = NeedWatch(), None
+                continue
+            try:
+                await self.check()
+            except (KafkaError, OSError, PlannerFailed) as error:
+                # Another controller, a full disk or a lack of memory: the next check tries again.
+                log.warning("no plan was made", error=str(error) or type(error).__name__)
+
+    async def check(self) -> None:
+        """One check: plan if it is needed, or withdraw a suggestion that is not."""
+        image = self._metadata.newest
+        settings = self._configs.effective(image, self._static)
+        mode = BalanceMode(settings.mode)
+        need: PlanNeed | None = None
+        if mode is not BalanceMode.OFF:
+            need = self._watch.need(
+                self._configs,
+                image,
+                self._controller.placement,
+                settings,
+                now=self._clock.monotonic(),
+                is_plan_running=bool(running_ids(image)),
+                broken_racks=await self._broken_racks(image),
+            )
+        if need is None:
+            self._planned = None
+            await self._suggest(None)
+        elif not need.reasons:
+            await self._suggest(Suggestion(reasons=(), held_back=need.held_back))
+        elif self._is_due(need, settings):
+            self._planned = (need, self._clock.monotonic())
+            plan = await self._plan(image, need)
+            await self._propose(plan, need, settings, mode)
+
+    def _is_due(self, need: PlanNeed, settings: BalanceSettings) -> bool:
+        """The same need is not planned for again at once: the plan may be empty, or refused."""
+        if self._planned is None or self._planned[0].causes != need.causes:
+            return True
+        is_repair = need.purpose is Purpose.REPAIR
+        pause = REPAIR_PAUSE_SECONDS if is_repair else settings.cool_down_ms / 1000
+        return self._clock.monotonic() - self._planned[1] >= pause
+
+    async def _propose(
+        self, plan: Plan, need: PlanNeed, settings: BalanceSettings, mode: BalanceMode
+    ) -> None:
+        if not plan.moves:
+            await self._suggest(None)
+            return
+        log.info("a plan would help", reasons=need.reasons, moves=len(plan.moves), mode=mode.value)
+        if mode is BalanceMode.AUTO:
+            await self._controller.submit(partial(self._start, plan, need, settings))
+            return
+        suggestion = Suggestion(
+            reasons=need.reasons,
+            moves=len(plan.moves),
+            bytes_to_copy=int(plan.bytes_to_copy),
+            command=need.command,
+            held_back=need.held_back,
+        )
+        await self._suggest(suggestion)
+
+    def _start(
+        self, plan: Plan, need: PlanNeed, settings: BalanceSettings, image: Image
+    ) -> Decision[None]:
+        """The cluster may have changed while the plan was made. Moves that it overtook are dropped
+        when the plan runs."""
+        if running_ids(image):
+            return Decision(response=None)
+        now_ms = self._clock.now_ms()
+        header = PlanHeader(
+            reason="; ".join(need.reasons),
+            requester=REQUESTER,
+            submitted_ms=now_ms,
+            throttle=settings.throttle or None,
+        )
+        plan_id = f"{plan.purpose.value}-{now_ms}"
+        records = submit_plan(image, plan_id, submitted_texts(header, plan.moves))
+        return Decision(records=(*records, *suggestion_records(image, None)), response=None)
+
+    async def _suggest(self, suggestion: Suggestion | None) -> None:
+        if suggestion_records(self._metadata.newest, suggestion):
+            await self._controller.submit(
+                lambda image: Decision(
+                    records=tuple(suggestion_records(image, suggestion)), response=None
+                )
+            )
+
+    async def _broken_racks(self, image: Image) -> int:
+        check = RackCheck(image)
+        if not check.is_needed:
+            return 0
+        yielder = Yielder(self._clock)
+        for topic in image.topics_by_name.values():
+            at: int | None = 0
+            while at is not None:
+                at = check.add(topic, at)
+                await yielder.step()
+        return check.broken
+
+    async def _plan(self, image: Image, need: PlanNeed) -> Plan:
+        layout = await self._layout(image, need)
+        return await self._planner(
+            PlanTask(layout=layout, purpose=need.purpose, moves_max=MOVES_MAX)
+        )
+
+    async def _layout(self, image: Image, need: PlanNeed) -> ClusterLayout:
+        loads = await self._sizes()
+        yielder = Yielder(self._clock)
+        state = self._controller.placement
+        builder = layout_builder(self._configs, image, state, gone=need.gone)
+        for topic in image.topics_by_name.values():
+            for start in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
+                add_partitions(builder, image, topic, loads, start=start, count=PARTITIONS_PER_STEP)
+                await yielder.step()
+        return builder.build()

@@ -1,0 +1,160 @@
+"""Plans of the controller on real nodes: they outlive the command and the controller."""
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from riverrun.testing import Cluster
+from tests.cli.commands import Cli
+from tests.processes import until
+
+SETTINGS = {
+    "balance.check.interval.ms": "300",
+    "balance.cool.down.ms": "500",
+    "self.healing.timeout": "3000",
+}
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Cluster]:
+    with Cluster(nodes=4, settings=SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster_cli(four: Cluster) -> Cli:
+    return Cli(four.bootstrap)
+
+
+def place(four: Cluster, topic: str, assignment: list[list[int]]) -> None:
+    admin = AdminClient({"bootstrap.servers": four.bootstrap})
+    new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment)
+    admin.create_topics([new])[topic].result(30)
+
+
+def status(cli: Cli) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cli.run("cluster", "status", "--json"))
+    return found
+
+
+def moves(cli: Cli) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cli.run("cluster", "moves", "--json"))
+    return found
+
+
+def replicas(cli: Cli, topic: str) -> list[list[int]]:
+    (found,) = json.loads(cli.run("topics", "describe", topic, "--json"))
+    return [row["replicas"] for row in found["partitions"]]
+
+
+def throttles(cli: Cli, topic: str) -> list[str]:
+    rows = json.loads(cli.run("cluster", "config", "get", "--json"))
+    (found,) = json.loads(cli.run("topics", "describe", topic, "--json"))
+    names = [row["name"] for row in rows] + [str(row) for row in found["settings"]]
+    return [name for name in names if "throttled" in name]
+
+
+def test_plan_goes_on_after_ctrl_c_and_after_a_change_of_controller(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "outlives", [[1, 2, 3]] * 3)
+    four.produce("outlives", ["x" * 10_000] * 300)
+    words = ("topics", "move", "outlives", "--to", "4,2,3", "--yes", "--throttle", "300kB")
+    with cluster_cli.started(*words) as moving:
+        moving.notice("under way")
+        moving.process.send_signal(signal.SIGINT)
+        moving.notice("The controller goes on with the plan move-")
+        assert moving.process.wait(SECONDS_MAX) == 130
+    (plan,) = moves(cluster_cli)["plans"]
+    assert plan["reason"] == "topics move outlives --to 4,2,3"
+    assert plan["throttle"] == 300_000
+    assert plan["done"] + plan["moving"] + plan["waiting"] == 3
+    assert throttles(cluster_cli, "outlives") != []
+    assert status(cluster_cli)["plans"][0]["id"] == plan["id"]
+    controller = status(cluster_cli)["quorum"]["leader"]
+    four.kill(controller)
+    four.start(controller)
+
+    def is_moved() -> bool:
+        return replicas(cluster_cli, "outlives") == [[4, 2, 3]] * 3
+
+    until(is_moved, seconds=SECONDS_MAX, what="the plan ends")
+    until(
+        lambda: throttles(cluster_cli, "outlives") == [],
+        seconds=SECONDS_MAX,
+        what="the throttle is removed",
+    )
+    assert moves(cluster_cli) == {"moves": [], "plans": []}
+    assert len(four.records("outlives")) == 300
+    cluster_cli.run("topics", "delete", "outlives", "--yes")
+
+
+def test_cancelled_plan_returns_its_moves(four: Cluster, cluster_cli: Cli) -> None:
+    place(four, "undone", [[1, 2, 3]] * 2)
+    four.produce("undone", ["x" * 10_000] * 300)
+    words = ("topics", "move", "undone", "--to", "4,2,3", "--yes", "--throttle", "100kB")
+    with cluster_cli.started(*words) as moving:
+        moving.notice("under way")
+        refused = cluster_cli.result("topics", "move", "undone", "--to", "1,2,4", "--yes")
+        assert refused.exit_code == 1
+        cancelled = cluster_cli.run("cluster", "moves", "cancel", "--all", "--yes")
+        assert "1 plan and" in cancelled
+        assert moving.process.wait(SECONDS_MAX) == 1
+    until(
+        lambda: [sorted(row) for row in replicas(cluster_cli, "undone")] == [[1, 2, 3]] * 2,
+        seconds=SECONDS_MAX,
+        what="the old replicas are back",
+    )
+    until(
+        lambda: throttles(cluster_cli, "undone") == [],
+        seconds=SECONDS_MAX,
+        what="the throttle is removed",
+    )
+    cluster_cli.run("topics", "delete", "undone", "--yes")
+
+
+def test_empty_broker_is_suggested_and_then_filled_automatically(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "uneven", [[1, 2, 3], [2, 3, 1], [3, 1, 2]] * 4)
+    four.produce("uneven", ["x" * 1000] * 500)
+    until(
+        lambda: "broker 4" in (status(cluster_cli)["suggestion"] or ""),
+        seconds=SECONDS_MAX,
+        what="the controller suggests a plan",
+    )
+    assert "suggestion" in cluster_cli.run("cluster", "status")
+    assert all(4 not in row for row in replicas(cluster_cli, "uneven"))
+    cluster_cli.run("cluster", "config", "set", "balance.mode=auto")
+
+    def is_even() -> bool:
+        held = [node for row in replicas(cluster_cli, "uneven") for node in row]
+        counts = [held.count(node) for node in (1, 2, 3, 4)]
+        return max(counts) - min(counts) <= 1
+
+    until(is_even, seconds=SECONDS_MAX, what="node 4 takes its share")
+    until(
+        lambda: status(cluster_cli)["suggestion"] is None and not status(cluster_cli)["plans"],
+        seconds=SECONDS_MAX,
+        what="nothing is left to do",
+    )
+    assert len(four.records("uneven")) == 500
+
+
+def test_node_that_stays_away_is_replaced(four: Cluster, cluster_cli: Cli) -> None:
+    cluster_cli.run("cluster", "config", "set", "balance.mode=auto")
+    until(lambda: not status(cluster_cli)["plans"], seconds=SECONDS_MAX, what="no plan runs")
+    four.kill(3)
+    until(
+        lambda: all(3 not in row for row in replicas(cluster_cli, "uneven")),
+        seconds=SECONDS_MAX,
+        what="the replicas of node 3 are replaced",
+    )
+    four.start(3)
+    assert len(four.records("uneven")) == 500

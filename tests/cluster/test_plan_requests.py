@@ -1,0 +1,113 @@
+"""Plans over the Kafka protocol: IncrementalAlterConfigs submits, DescribeConfigs reads."""
+
+from __future__ import annotations
+
+from riverrun.cluster.balancing.plans import plan_of, running_ids
+from riverrun.cluster.configs.alter_configs import alter_configs, incremental_alter_configs
+from riverrun.cluster.configs.describe_configs import (
+    DescribeOptions,
+    broker_rows,
+    cluster_rows,
+    plan_rows,
+)
+from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.snapshot import records_of
+from riverrun.model.errors import ErrorCode
+from riverrun.placement.planner.stored_plan import HEADER, PlanHeader, submitted_texts
+from riverrun.wire.messages import alter_configs_request as replacing
+from riverrun.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.cluster.fakes import make_configs, replayed
+from tests.cluster.states import P, cluster
+from tests.cluster.test_plan_execution import move
+
+CONFIGS = make_configs()
+SET, DELETE, APPEND = 0, 1, 2
+IMAGE = cluster(*[P(1, (1, 2, 3))] * 4, brokers=(1, 2, 3, 4))
+TEXTS = submitted_texts(PlanHeader(reason="test"), [move(0, (4, 2, 3))])
+
+
+def resource(
+    plan_id: str, texts: dict[str, str | None], operation: int = SET
+) -> AlterConfigsResource:
+    return AlterConfigsResource(
+        resource_type=ConfigType.PLAN,
+        resource_name=plan_id,
+        configs=tuple(
+            AlterableConfig(name=name, config_operation=operation, value=text)
+            for name, text in texts.items()
+        ),
+    )
+
+
+def altered(
+    image: Image, *resources: AlterConfigsResource, validate_only: bool = False
+) -> tuple[list[ErrorCode], Image]:
+    request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+    decision = incremental_alter_configs(CONFIGS, image, request)
+    codes = [row.error_code for row in decision.response.responses]
+    return codes, replayed(image, decision.records) if decision.records else image
+
+
+def read(image: Image, plan_id: str, *names: str) -> dict[str, str | None]:
+    rows = plan_rows(image, plan_id, DescribeOptions(names=names or None))
+    assert rows is not None
+    return {row.name: row.value for row in rows}
+
+
+def test_plan_is_submitted_read_and_cancelled() -> None:
+    codes, image = altered(IMAGE, resource("p", {**TEXTS}))
+    assert codes == [ErrorCode.NONE]
+    assert running_ids(image) == ["p"]
+    assert read(image, "plans") == {"p": TEXTS[HEADER]}
+    assert read(image, "p").items() >= TEXTS.items()
+    assert list(read(image, "p", "progress")) == ["progress"]
+    assert plan_rows(image, "q", DescribeOptions()) is None
+    codes, image = altered(image, resource("p", {HEADER: None}, DELETE))
+    assert codes == [ErrorCode.NONE]
+    assert running_ids(image) == []
+
+
+def test_validation_alone_stores_nothing() -> None:
+    codes, image = altered(IMAGE, resource("p", {**TEXTS}), validate_only=True)
+    assert codes == [ErrorCode.NONE]
+    assert image is IMAGE
+
+
+def test_requests_that_are_not_about_one_whole_plan_are_refused() -> None:
+    wrong = [
+        [resource("p", {**TEXTS}, APPEND)],
+        [resource("p", {"progress": None}, DELETE)],
+        [resource("p", {**TEXTS}), resource("q", {**TEXTS})],
+        [resource("missing", {HEADER: None}, DELETE)],
+        [resource("suggestion", {**TEXTS})],
+    ]
+    for resources in wrong:
+        codes, image = altered(IMAGE, *resources)
+        assert ErrorCode.NONE not in codes
+        assert image is IMAGE
+
+
+def test_alter_configs_knows_no_plans() -> None:
+    request = replacing.AlterConfigsRequest(
+        resources=(
+            replacing.AlterConfigsResource(
+                resource_type=ConfigType.PLAN, resource_name="p", configs=()
+            ),
+        ),
+        validate_only=False,
+    )
+    (row,) = alter_configs(CONFIGS, IMAGE, request).response.responses
+    assert row.error_code is ErrorCode.INVALID_REQUEST
+
+
+def test_plans_are_not_listed_among_settings_and_survive_a_snapshot() -> None:
+    _, image = altered(IMAGE, resource("p", {**TEXTS}))
+    options = DescribeOptions()
+    assert cluster_rows(CONFIGS, image, options) == cluster_rows(CONFIGS, IMAGE, options)
+    assert broker_rows(CONFIGS, image, options) == broker_rows(CONFIGS, IMAGE, options)
+    loaded = replayed(Image(), records_of(image))
+    assert plan_of(loaded, "p") == plan_of(image, "p")

@@ -1,0 +1,117 @@
+"""Plans that the controller makes: suggested, started, withdrawn; the planner in its process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from riverrun.cluster.active_controller import ActiveController
+from riverrun.cluster.balance import PartitionLoad, PartitionLoads
+from riverrun.cluster.balancing.plans import plan_ids, plan_of
+from riverrun.cluster.balancing.settings import BalanceSettings
+from riverrun.cluster.balancing.suggestion import suggestion_of
+from riverrun.cluster.configs.node_configs import Configs
+from riverrun.metadata.image import Image
+from riverrun.model.ids import NodeId
+from riverrun.placement.planner.plan import Plan, Purpose
+from riverrun.placement.planner.process import PlanTask, run_task
+from riverrun.server.controller_link.auto_balance import AutoBalance, plan_in_process
+from riverrun.storage.settings import LogSettings
+from tests.cluster.fakes import FakeClock, MemoryLog, declared, replayed
+from tests.cluster.states import NAME, P, cluster, setting
+
+JOINED = [P(1, (1, 2, 3)), P(2, (1, 2, 3), replicas=(2, 3, 1))] * 4
+
+
+class Harness:
+    """An AutoBalance on a metadata log in memory, with a planner that counts its calls."""
+
+    def __init__(self, image: Image, texts: Mapping[str, str]) -> None:
+        self.log = MemoryLog(image)
+        self.clock = FakeClock()
+        self.plans = 0
+        configs = Configs(
+            (*declared(), *BalanceSettings.declared()),
+            given=texts,
+            node_id=NodeId(1),
+            log=LogSettings.from_texts({}),
+        )
+        self.auto = AutoBalance(
+            ActiveController(self.log, configs, clock=self.clock),
+            self.log,
+            configs,
+            BalanceSettings.from_texts(texts),
+            self.clock,
+            sizes=self._sizes,
+            planner=self._plan,
+        )
+
+    async def _sizes(self) -> PartitionLoads:
+        return {(NAME, n): PartitionLoad(size_bytes=100.0) for n in range(8)}
+
+    async def _plan(self, task: PlanTask) -> Plan:
+        self.plans += 1
+        return run_task(task)
+
+    def check(self) -> Image:
+        asyncio.run(self.auto.check())
+        return self.log.newest
+
+
+def test_suggestion_is_made_once_and_withdrawn_when_the_cluster_is_even() -> None:
+    harness = Harness(cluster(*JOINED, brokers=(1, 2, 3, 4)), {})
+    found = suggestion_of(harness.check())
+    assert found is not None
+    assert found.moves > 0
+    assert found.bytes_to_copy > 0
+    assert plan_ids(harness.log.newest) == []
+    harness.check()
+    assert harness.plans == 1
+    harness.log.newest = replayed(harness.log.newest, [setting("balance.mode", "off")])
+    assert suggestion_of(harness.check()) is None
+
+
+def test_automatic_mode_starts_the_plan_with_its_throttle() -> None:
+    harness = Harness(
+        cluster(*JOINED, brokers=(1, 2, 3, 4)), {"balance.mode": "auto", "balance.throttle": "700"}
+    )
+    image = harness.check()
+    (plan_id,) = plan_ids(image)
+    plan = plan_of(image, plan_id)
+    assert plan is not None
+    assert plan.header.requester == "controller"
+    assert plan.header.throttle == 700
+    assert "broker 4" in plan.header.reason
+    assert plan.moves
+    harness.check()
+    assert plan_ids(harness.log.newest) == [plan_id], "one plan at a time"
+
+
+def test_broker_that_stays_away_is_replaced_in_automatic_mode() -> None:
+    partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3
+    harness = Harness(
+        cluster(*partitions, brokers=(1, 2, 3, 4), fenced=(3,)), {"balance.mode": "auto"}
+    )
+    assert plan_ids(harness.check()) == []
+    harness.clock.now += 30 * 60.0
+    image = harness.check()
+    (plan_id,) = plan_ids(image)
+    plan = plan_of(image, plan_id)
+    assert plan is not None
+    assert all(3 not in move.after for move in plan.moves)
+    assert len(plan.moves) == 3
+
+
+def test_planner_process_gives_the_same_plan_as_the_function() -> None:
+    harness = Harness(cluster(*JOINED, brokers=(1, 2, 3, 4)), {})
+    tasks: list[PlanTask] = []
+
+    async def keep(task: PlanTask) -> Plan:
+        tasks.append(task)
+        return run_task(task)
+
+    harness.auto._planner = keep
+    harness.check()
+    (task,) = tasks
+    assert task.purpose is Purpose.BALANCE
+    assert asyncio.run(plan_in_process(task)) == run_task(task)

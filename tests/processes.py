@@ -31,6 +31,8 @@ KAFKA_JVM = ("-Xmx512M", "-Xms512M", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=1")
 COMMON_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
 }
 LOG_TAIL_CHARACTERS = 6000
 
@@ -211,8 +213,6 @@ class ApacheKafka(Server):
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": str(self.data),
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
             **self.settings,
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -24,7 +24,7 @@ IDS = {
     "replica_directory_id": "directory-id",
 }
 NO_ID = (None, "", -1)
-TIMES = ("log_append_time", "append_time")
+TIMES = ("log_append_time", "append_time", "transaction_start_time")
 PLACES = ("host", "port", "log_dir", "total_bytes", "usable_bytes")
 PLACE_SETTINGS = (
     *("listeners", "advertised.listeners", "controller.quorum.voters"),

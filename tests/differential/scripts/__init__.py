@@ -13,6 +13,7 @@ from tests.differential.scripts import (
     offsets,
     producing,
     topics,
+    transactions,
     wire,
 )
 
@@ -49,7 +50,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "produce-recompressed": producing.recompressed,
         "produce-idempotent": producing.idempotent,
         "producer-ids": producing.producer_ids,
-        "transactions": producing.transactions,
+        **transactions.SCRIPTS,
         "fetch-positions": fetching.positions,
         "fetch-sizes": fetching.sizes,
         "fetch-epochs": fetching.epochs,

@@ -1,7 +1,6 @@
 """Produce: valid batches in every codec, and batches that are invalid in one way each."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from tests.differential.batches import CONTROL, TIMESTAMP, TRANSACTIONAL, Row, batch, old_message
 from tests.differential.script import Script
@@ -222,20 +221,6 @@ def producer_ids(script: Script) -> None:
         ask("with a producer id", producer_id=5, producer_epoch=0)
         ask("with an epoch alone", producer_id=-1, producer_epoch=3)
         ask("with an id alone", producer_id=5, producer_epoch=-1)
-
-
-def transactions(script: Script) -> None:
-    """A client that starts a transaction must get an error and not wait."""
-    soon = ("COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS")
-    name = script.topic("id")
-    find = {"key": name, "key_type": 1, "coordinator_keys": [name]}
-    script.request("of a transaction", "find_coordinator", find, settled=_not_soon(soon))
-    fields = {"transactional_id": name, "transaction_timeout": 60000}
-    script.request("transactional", "init_producer_id", fields, settled=_not_soon(soon))
-
-
-def _not_soon(codes: tuple[str, ...]) -> Callable[[Any], bool]:
-    return lambda response: not any(code in str(response) for code in codes)
 
 
 def _topic(

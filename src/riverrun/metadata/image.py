@@ -74,8 +74,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     security: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
 
-class PartitionImage(Struct, frozen=True, kw_only=True):
+class PartitionImage(Struct, frozen=True, kw_only=True, gc=False):
     """``directories`` are in the order of ``replicas``; ``leader`` may be NO_LEADER.
+
+    It cannot be part of a cycle, so the garbage collector need not visit the partitions of a large
+    cluster.
 
     During a reassignment ``replicas`` also holds the new ones, which are in ``adding``, and those
     that leave at its end, which are in ``removing``. A replica may be in both.

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import resource
 import signal
@@ -43,6 +42,7 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
+from riverrun.server.garbage import FrozenObjects
 from riverrun.server.network.free_ports import check_free
 from riverrun.server.node import Node
 from riverrun.server.service_manager import ServiceManager
@@ -159,8 +159,8 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
         manager.close()
         await node.stop()
         return exit_code
-    # Objects made during the start live as long as the node. Later collections skip them.
-    gc.freeze()
+    frozen = FrozenObjects(node.count_logs)
+    frozen.start()
     if node.is_serving:
         manager.ready()
     if supervision.ready_descriptor is not None and node.is_serving:
@@ -170,6 +170,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
     watchdog.start()
     failure = await node.run()
     watchdog.stop()
+    frozen.stop()
     manager.close()
     return FAILED if failure else STOPPED
 

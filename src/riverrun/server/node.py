@@ -128,6 +128,10 @@ class Node:
         self.is_serving = not starting.cancelled() and not self._stopping.is_set()
         return self.is_serving
 
+    def count_logs(self) -> int:
+        """The number of replicas on this node."""
+        return 0 if self._directory is None else len(self._directory.logs)
+
     async def _start(self) -> None:
         began = self._clock.monotonic()
         settings = self.settings

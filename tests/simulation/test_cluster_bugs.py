@@ -32,7 +32,7 @@ FAULTS = {
     # Two isolated candidates request the vote of a third node at the same time.
     ClusterBug.VOTES_TWICE: (
         "partition@1+8:node-1|node-3 slow-link@1.2+8:node-2|node-1,node-3=300 "
-        + repeated("kill@1.5+0.5:node-2", 0, 1.5, 3, 4.5, 6)
+        + repeated("kill@1.5+0.5:node-2", 0, 1.1, 2.2, 3.3, 4.4, 5.5, 6.6)
     ),
     ClusterBug.METADATA_IS_NOT_SYNCED: repeated(f"power-loss@1.5+0.5:{ALL}", 0, 2.5, 5),
     # A follower has truncated acknowledged records when the new leader is killed.

@@ -47,6 +47,7 @@ def test_checks_are_made_from_start_to_stop() -> None:
 
     async def story(loop: VirtualLoop) -> None:
         node.frozen.start()
+        node.frozen.freeze()
         node.logs += LOGS_MIN
         loop._pass_time(1.5)
         await asyncio.sleep(0.1)
@@ -55,4 +56,4 @@ def test_checks_are_made_from_start_to_stop() -> None:
         await asyncio.sleep(10)
 
     run(FixedClock(), story)
-    assert node.changes == ["freeze", "freeze"], "at the start, and once later"
+    assert node.changes == ["freeze", "freeze"], "at once, and by the timer"

@@ -18,7 +18,7 @@ LOGS_MIN: Final = 1000
 
 
 class FrozenObjects:
-    """Freezes all objects at ``start``, and again when many logs were created, until ``stop``."""
+    """Freezes all objects when many logs were opened or created, from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -34,28 +34,26 @@ class FrozenObjects:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Objects made during the start of a node live as long as the node."""
-        self._logs = self._count_logs()
-        self._freeze()
-        self._wait()
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._tick)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
+    def freeze(self) -> None:
+        """Freeze all objects now. Those made during the start of a node live as long as it."""
+        self._logs = self._count_logs()
+        self._freeze()
+
     def check(self) -> None:
         """Called every second."""
         logs = self._count_logs()
         if logs >= self._logs + LOGS_MIN:
-            self._logs = logs
-            self._freeze()
+            self.freeze()
         elif logs <= self._logs - LOGS_MIN:
             self._logs = logs
             self._unfreeze()
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._tick)
-
     def _tick(self) -> None:
         self.check()
-        self._wait()
+        self.start()

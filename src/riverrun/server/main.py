@@ -154,13 +154,15 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
 
     _stop_on_request(stop, supervision.parent_descriptor)
     manager.starting()
+    frozen = FrozenObjects(node.count_logs)
+    frozen.start()
     exit_code = _check_addresses(settings, list(sockets)) or await _start(node)
     if exit_code is not None:
+        frozen.stop()
         manager.close()
         await node.stop()
         return exit_code
-    frozen = FrozenObjects(node.count_logs)
-    frozen.start()
+    frozen.freeze()
     if node.is_serving:
         manager.ready()
     if supervision.ready_descriptor is not None and node.is_serving:

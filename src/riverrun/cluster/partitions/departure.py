@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STEP_RECORDS: Final = 500
 """Records of one step: they are decided, written and replayed in about 5 ms."""
+STEP_TOPICS: Final = 50
+"""Topics of one step: the image of a topic with a changed partition is built again as a whole."""
 
 
 def is_large(image: Image) -> bool:
@@ -80,7 +82,7 @@ class Departure:
         records: list[Record] = []
         for _ in range(STEP_RECORDS):
             places = self._led or self._followed
-            if not places:
+            if not places or len(rules) == STEP_TOPICS:
                 break
             topic_id, index = places.pop()
             topic = image.topics_by_id.get(topic_id)

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from riverrun.simulation.planted.cluster_bugs import ClusterBug
-    from riverrun.simulation.planted.file_bugs import FileBug
-    from riverrun.simulation.report import SimulationReport
+    from riverrun.simulation.report import AnyBug, SimulationReport
     from riverrun.simulation.workloads.plans import AnyPlan
 
 HASH_SEED = "0"
@@ -64,7 +62,7 @@ def simulate(
     riverrun simulate --nodes 3 --seeds 1..100
     riverrun simulate --nodes 4 --moves --seeds 1..100
     riverrun simulate --nodes 3 --transactions --seeds 1..100
-    riverrun simulate --nodes 3 --flaw '?'
+    riverrun simulate --nodes 3 --transactions --flaw '?'
     """
     _fix_order()
     chosen = _parse_seeds(seed, seeds)
@@ -78,7 +76,7 @@ def simulate(
         schedule = None if faults is None else parse_schedule(faults)
     except ValueError as error:
         raise typer.BadParameter(f"invalid fault schedule: {error}") from None
-    planted = None if bug is None else _bug_of(bug, is_cluster=nodes > 1)
+    planted = None if bug is None else _bug_of(bug, nodes=nodes, has_transactions=transactions)
     began = time.monotonic()
     done = 0
     simulated = 0.0
@@ -112,14 +110,16 @@ def simulate(
     typer.echo("all promises held")
 
 
-def _bug_of(name: str, *, is_cluster: bool) -> FileBug | ClusterBug:
+def _bug_of(name: str, *, nodes: int, has_transactions: bool) -> AnyBug:
     from riverrun.simulation.planted.cluster_bugs import ClusterBug
     from riverrun.simulation.planted.file_bugs import FileBug
+    from riverrun.simulation.planted.transaction_bugs import TransactionBug
 
-    bugs: type[FileBug] | type[ClusterBug] = ClusterBug if is_cluster else FileBug
+    bugs: list[AnyBug] = [*FileBug] if nodes == 1 else [*ClusterBug]
+    bugs += [*TransactionBug] if has_transactions else []
     try:
-        return bugs[name.upper().replace("-", "_")]
-    except KeyError:
+        return next(each for each in bugs if each.name == name.upper().replace("-", "_"))
+    except StopIteration:
         known = "".join(f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
         raise typer.BadParameter(f"there is no bug {name}; known bugs:{known}") from None
 

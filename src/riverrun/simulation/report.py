@@ -13,6 +13,7 @@ from riverrun.simulation.faults.schedule import Fault, write_schedule
 from riverrun.simulation.faults.shrinker import shrink
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
+from riverrun.simulation.planted.transaction_bugs import TransactionBug
 from riverrun.simulation.workloads.cluster_scenario import run_cluster
 from riverrun.simulation.workloads.node_scenario import run
 from riverrun.simulation.workloads.plans import (
@@ -58,7 +59,7 @@ class SimulationReport:
     story: tuple[str, ...]
 
 
-AnyBug = FileBug | ClusterBug
+AnyBug = FileBug | ClusterBug | TransactionBug
 
 
 def draw_any(
@@ -73,7 +74,7 @@ def draw_any(
     """Draw the plan of a seed; ``faults`` replaces its schedule."""
     plan: AnyPlan
     if nodes == 1:
-        assert not isinstance(bug, ClusterBug), f"{bug} is a bug of clusters"
+        assert bug is None or isinstance(bug, FileBug), f"{bug} is a bug of clusters"
         plan = draw_node_plan(seed, bug=bug)
     else:
         assert not isinstance(bug, FileBug), f"{bug} is a bug of a single node"

@@ -25,6 +25,7 @@ from riverrun.replication import reading
 from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
+from riverrun.simulation.planted.transaction_bugs import TransactionBug, transactions_with
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 
@@ -45,10 +46,11 @@ class ClusterBug(Enum):
 
 
 @contextmanager
-def planted(bug: ClusterBug | None) -> Iterator[None]:
+def planted(bug: ClusterBug | TransactionBug | None) -> Iterator[None]:
     """Plant a bug for the duration of a run; a process runs one world at a time."""
     with ExitStack() as stack:
-        for owner, name, replacement in _replacements(bug):
+        chosen = transactions_with(bug) if isinstance(bug, TransactionBug) else _replacements(bug)
+        for owner, name, replacement in chosen:
             stack.enter_context(_replaced(owner, name, replacement))
         yield
 

@@ -89,7 +89,8 @@ class Feeder:
                 record.is_aborted(self._run.now)
             else:
                 if end > ABANDONS:
-                    await self._be_zombie(producer, self._producer(other, rng), record, rng)
+                    newer = self._producer(other, rng)
+                    await self._replace(producer, newer, record, rng, environment.name)
                 return
             await asyncio.sleep(rng.uniform(0.0, 0.3))
 
@@ -158,18 +159,23 @@ class Feeder:
         record.is_committed(self._run.now)
         self._run.last_commit[name] = self._run.now
 
-    async def _be_zombie(
+    async def _replace(
         self,
         older: TransactionalProducer,
         newer: TransactionalProducer,
         record: ObservedTransaction,
         rng: random.Random,
+        name: str,
     ) -> None:
-        """Go on after a newer producer has taken over."""
+        """Let a newer producer take over, while the older one goes on as a zombie."""
         await newer.init()
+        following = self._run.history.begin(name, self._run.now)
+        await newer.begin()
+        await self._send(newer, following, rng)
         try:
             if rng.random() < 0.5:
                 await self._send(older, record, rng)
             await self._commit(older, record, "zombie")
         except (KafkaError, OSError) as error:
             self._run.world.record(f"zombie {record.name} fails: {error!r:.80}")
+        await self._commit(newer, following, name)

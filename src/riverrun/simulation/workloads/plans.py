@@ -20,6 +20,7 @@ from riverrun.simulation.faults.schedule import (
 )
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
+from riverrun.simulation.planted.transaction_bugs import TransactionBug
 from riverrun.simulation.transactions.run import TRANSACTIONAL_CLIENTS
 from riverrun.simulation.world import World
 
@@ -132,7 +133,7 @@ class ClusterPlan:
     """Whether clients also use transactions."""
     plan_share: float = 0.0
     """The share of plans, which the controller runs, among the requests to move partitions."""
-    bug: ClusterBug | None = None
+    bug: ClusterBug | TransactionBug | None = None
 
     @property
     def is_synced_before_ack(self) -> bool:
@@ -159,7 +160,7 @@ def draw_cluster_plan(
     *,
     has_moves: bool = False,
     has_transactions: bool = False,
-    bug: ClusterBug | None = None,
+    bug: ClusterBug | TransactionBug | None = None,
 ) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")

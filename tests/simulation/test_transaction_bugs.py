@@ -1,0 +1,74 @@
+"""The simulation finds every planted bug of transactions.
+
+Each bug has a schedule of faults that reveals it. The correct cluster must survive the same faults.
+"""
+
+import dataclasses
+
+import pytest
+
+from riverrun.simulation.faults.schedule import parse_schedule
+from riverrun.simulation.planted.transaction_bugs import TransactionBug
+from riverrun.simulation.report import describe, run_any
+from riverrun.simulation.workloads.plans import ClusterPlan, draw_cluster_plan
+
+SEEDS = range(1, 25)
+
+
+def every(seconds: float, fault: str, *, times: int) -> str:
+    """The same fault again and again. ``@`` is followed by the delay of the first one."""
+    kind, _, rest = fault.partition("@")
+    start, _, rest = rest.partition("+")
+    return " ".join(f"{kind}@{float(start) + seconds * n:g}+{rest}" for n in range(times))
+
+
+SLOW_LINKS = "slow-link@1+8:node-1|node-2,node-3=60 slow-link@1+8:node-2|node-3=60"
+FAULTS = {
+    TransactionBug.MARKERS_ARE_LOST_ON_FAILOVER: every(1.2, "kill@1+0.3:coordinator", times=5),
+    TransactionBug.STABLE_OFFSET_IS_IGNORED: "",
+    TransactionBug.ZOMBIE_IS_NOT_FENCED: "",
+    # A write to the coordinator's log fails, and its state has changed already.
+    TransactionBug.EPOCH_IS_BUMPED_BEFORE_IT_IS_DURABLE: every(
+        0.35, "write-error@1+0.3:coordinator=1", times=22
+    ),
+    # Markers are written, and the responses are lost.
+    TransactionBug.MARKER_RETRY_HANGS: " ".join(
+        (
+            SLOW_LINKS,
+            every(0.4, "reset@1.3+0:node-1|node-2", times=14),
+            every(0.4, "reset@1.4+0:node-2|node-3", times=14),
+            every(0.4, "reset@1.5+0:node-1|node-3", times=14),
+        )
+    ),
+    TransactionBug.MARKERS_ARE_NOT_REPEATED: every(1.2, "kill@1+0.5:leader", times=5),
+    TransactionBug.ABORTED_LIST_IS_UNSORTED: "",
+    # Some requests travel for seconds and arrive after their retries on another connection.
+    TransactionBug.LATE_REQUEST_IS_ACCEPTED: " ".join(
+        (
+            every(0.9, "slow-link@1+0.3:feeder-1|coordinator=9000", times=7),
+            every(0.9, "slow-link@1.1+0.3:feeder-2|coordinator=9000", times=7),
+        )
+    ),
+}
+
+
+def plan_for(bug: TransactionBug, seed: int) -> ClusterPlan:
+    plan = draw_cluster_plan(seed, 3, has_transactions=True, bug=bug)
+    return dataclasses.replace(
+        plan,
+        faults=parse_schedule(FAULTS[bug]),
+        faulty_seconds=10.0,
+        forms_under_faults=False,
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bug", list(TransactionBug), ids=lambda bug: bug.name)
+def test_planted_bug_is_found_and_the_correct_cluster_passes(bug: TransactionBug) -> None:
+    for seed in SEEDS:
+        plan = plan_for(bug, seed)
+        if run_any(plan).failure is not None:
+            sound = describe(run_any(dataclasses.replace(plan, bug=None)))
+            assert not sound.verdict, "\n".join([f"seed {seed}: {sound.message}", *sound.story])
+            return
+    raise AssertionError(f"no run found the bug: {bug.value}")

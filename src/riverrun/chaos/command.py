@@ -46,7 +46,8 @@ def _check_extra() -> None:
 
 def run(
     scenarios: list[str] = typer.Argument(
-        metavar="SCENARIO", help="Scenario names, a family (replication or quorum), or all."
+        metavar="SCENARIO",
+        help="Scenario names, a family (replication, quorum or transactions), or all.",
     ),
     minutes: float | None = typer.Option(
         None,

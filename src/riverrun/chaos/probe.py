@@ -26,6 +26,11 @@ from riverrun.model.names import METADATA_TOPIC
 from riverrun.records.batch import CorruptBatch
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages import describe_quorum_request as quorum_request
+from riverrun.wire.messages.alter_partition_reassignments_request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from riverrun.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 
@@ -101,6 +106,30 @@ class Probe:
     def brokers(self) -> dict[int, tuple[int, ...]]:
         """The live brokers according to each running node."""
         return {n: self._call(self._brokers(n)) for n in self._cluster.running}
+
+    def move(self, topic: str, targets: Mapping[int, tuple[int, ...]]) -> bool:
+        """Reassign partitions; return whether the controller accepted it."""
+        rows = tuple(
+            ReassignablePartition(partition_index=index, replicas=replicas)
+            for index, replicas in targets.items()
+        )
+        message = AlterPartitionReassignmentsRequest(
+            topics=(ReassignableTopic(name=topic, partitions=rows),), timeout_ms=1000
+        )
+        return self._call(self._move(message))
+
+    async def _move(self, message: AlterPartitionReassignmentsRequest) -> bool:
+        for number in self._cluster.running:
+            try:
+                response = await self._request(
+                    number, ApiKey.ALTER_PARTITION_REASSIGNMENTS, message, controller=False
+                )
+            except NO_RESPONSE:
+                continue
+            codes = [row.error_code for topic in response.responses for row in topic.partitions]
+            if response.error_code is ErrorCode.NONE and all(c is ErrorCode.NONE for c in codes):
+                return True
+        return False
 
     def quorum(self, number: int) -> ProbedQuorum | None:
         """The quorum according to a node; None if it does not respond."""

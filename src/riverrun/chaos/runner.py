@@ -15,19 +15,22 @@ from riverrun.chaos.checks.availability import longest_silence, silences
 from riverrun.chaos.checks.metadata_checks import check_metadata
 from riverrun.chaos.checks.record_checks import check_records
 from riverrun.chaos.checks.replica_checks import compare_replicas
-from riverrun.chaos.clients.workload import ChaosWorkload, Load
+from riverrun.chaos.clients.workload import ChaosWorkload, Load, create_topic
 from riverrun.chaos.cluster import ChaosCluster, ClusterFailed, until
 from riverrun.chaos.cluster_pool import ClusterPool, RunningCluster, wait_until_up
 from riverrun.chaos.faults.disks import NoSmallDisk
 from riverrun.chaos.history import Action, History, Operation, OperationKind, write_history
 from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
+from riverrun.chaos.transactions.load import PARTITIONS, TransactionLoad
 from riverrun.model.names import METADATA_TOPIC
 
 WARM_UP_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
 CATCH_UP_SECONDS_MAX = 30.0
 REPLICAS_EQUAL_SECONDS_MAX = 10.0
+TRANSACTIONS_START_SECONDS_MAX = 60.0
+VIOLATIONS_SHOWN_MAX = 5
 
 
 class ScenarioVerdict(Enum):
@@ -136,13 +139,23 @@ class ScenarioRunner:
         topic = f"{scenario.name}-{self._runs}"
         load = Load(
             replicas=min(3, self._pool.count),
-            rate=self._rate,
+            # Transactional clients need a share of the machine too.
+            rate=self._rate / 4 if scenario.has_transactions else self._rate,
             has_administrator=scenario.has_administrator,
         )
         workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
-        self._run_faults(scenario, seed, place, workload, result)
+        transactions: TransactionLoad | None = None
+        if scenario.has_transactions:
+            transactions = TransactionLoad(history, place.cluster.bootstrap, topic)
+        self._run_faults(scenario, seed, place, workload, transactions, result)
         result.operations = history.operations()
         self._check(scenario, place, workload, result)
+        violations = [] if transactions is None else transactions.check()
+        if violations:
+            texts = [str(each) for each in violations[:VIOLATIONS_SHOWN_MAX]]
+            result.add_problem(
+                ScenarioVerdict.BROKEN, f"{len(violations)} anomalies: {'; '.join(texts)}"
+            )
         result.seconds = time.monotonic() - began
         if result.verdict is not ScenarioVerdict.HOLDS:
             result.folder = self._pool.keep()
@@ -165,6 +178,7 @@ class ScenarioRunner:
         seed: int,
         place: RunningCluster,
         workload: ChaosWorkload,
+        transactions: TransactionLoad | None,
         result: ScenarioResult,
     ) -> None:
         cluster, probe, history = place.cluster, place.probe, workload.history
@@ -175,11 +189,14 @@ class ScenarioRunner:
             workload,
             rng=random.Random(seed),
             log=lambda text: self._log(f"  {history.now():6.2f} s  {text}"),
+            transactions=transactions,
         )
         try:
             workload.start()
             probe.watch(history, workload.topic)
             arena.progress_everywhere(seconds=30)
+            if transactions is not None:
+                self._start_transactions(place, load=workload.load, transactions=transactions)
             arena.wait(WARM_UP_SECONDS)
             scenario.happen(arena)
             arena.note("all faults end")
@@ -189,6 +206,10 @@ class ScenarioRunner:
             wait_until_up(cluster, probe, SETTLE_SECONDS_MAX)
             arena.all_in_sync(seconds=SETTLE_SECONDS_MAX)
             arena.progress_everywhere()
+            if transactions is not None:
+                transactions.progress()
+                transactions.finish()
+                self._log(f"  {transactions.feed.history.commits} transactions committed")
             self._finish(workload)
         except PromiseBroken as error:
             result.add_problem(ScenarioVerdict.BROKEN, str(error))
@@ -197,9 +218,20 @@ class ScenarioRunner:
             result.add_problem(ScenarioVerdict.STUCK, str(error))
             workload.abandon()
         finally:
+            if transactions is not None:
+                transactions.abandon()
             probe.unwatch()
         for text in cluster.died():
             result.add_problem(ScenarioVerdict.CRASHED, text)
+
+    def _start_transactions(
+        self, place: RunningCluster, *, load: Load, transactions: TransactionLoad
+    ) -> None:
+        small = Load(partitions=PARTITIONS, replicas=load.replicas)
+        for name in (transactions.inputs, transactions.outputs):
+            create_topic(place.cluster.bootstrap, name, small)
+        transactions.start()
+        transactions.progress(seconds=TRANSACTIONS_START_SECONDS_MAX)
 
     def _finish(self, workload: ChaosWorkload) -> None:
         workload.stop_writing()

@@ -15,6 +15,9 @@ from riverrun.chaos.cluster import ChaosCluster, until
 from riverrun.chaos.faults.link_faults import CLIENTS, Mode
 from riverrun.chaos.history import Action, History
 from riverrun.chaos.probe import PartitionView, Probe, ProbedQuorum
+from riverrun.chaos.transactions.load import TransactionLoad
+from riverrun.coordinator.hashing import partition_of
+from riverrun.model.names import TRANSACTIONS_TOPIC
 
 PROGRESS_SECONDS_MAX = 15.0
 FIND_SECONDS_MAX = 15.0
@@ -36,9 +39,11 @@ class Arena:
         *,
         rng: random.Random,
         log: Callable[[str], None],
+        transactions: TransactionLoad | None = None,
     ) -> None:
         self.cluster, self.probe, self.history = cluster, probe, history
         self.workload, self.rng = workload, rng
+        self.transactions = transactions
         self._log = log
 
     @property
@@ -144,6 +149,43 @@ class Arena:
 
     def leader(self, partition: int = 0) -> int:
         return self.partition(partition).leader
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The leader of a partition of any topic, once it runs."""
+        found: list[int] = []
+
+        def look() -> bool:
+            view = self.probe.topic(topic)
+            if view is None or partition not in view.partitions:
+                return False
+            found.append(view.partitions[partition].leader)
+            return found[-1] in self.cluster.running
+
+        until(look, seconds=FIND_SECONDS_MAX, what=f"a leader of {topic}-{partition}")
+        return found[-1]
+
+    def transaction_coordinator(self) -> int:
+        """The coordinator of one of the transactional clients, once it runs."""
+        assert self.transactions is not None, "the scenario has transactions"
+        view = self.probe.topic(TRANSACTIONS_TOPIC)
+        count = 1 if view is None else len(view.partitions)
+        partition = partition_of(self.transactions.transactional_id, count)
+        return self.leader_of(TRANSACTIONS_TOPIC, partition)
+
+    def rotate_replicas(self, topic: str, *, by: int, count: int) -> None:
+        """Move all partitions of a topic: other nodes come first, and ``count`` of them stay."""
+        self.note(f"move {topic} by {by}, to {count} replicas")
+        ids = self.ids
+        view = self.probe.topic(topic)
+        targets = {}
+        for partition in () if view is None else view.partitions:
+            place = (partition + by) % len(ids)
+            targets[partition] = tuple([*ids[place:], *ids[:place]][:count])
+        until(
+            lambda: self.probe.move(topic, targets),
+            seconds=FIND_SECONDS_MAX,
+            what=f"the controller accepts the move of {topic}",
+        )
 
     def quorum(self) -> ProbedQuorum:
         """The newest state of the quorum, once it has a running leader."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from riverrun.chaos.scenarios import quorum as quorum_scenarios
 from riverrun.chaos.scenarios import replication as replication_scenarios
+from riverrun.chaos.scenarios import transactions as transaction_scenarios
 from riverrun.chaos.scenarios.scenario import Scenario
 
-ALL = (*replication_scenarios.SCENARIOS, *quorum_scenarios.SCENARIOS)
+ALL = (
+    *replication_scenarios.SCENARIOS,
+    *quorum_scenarios.SCENARIOS,
+    *transaction_scenarios.SCENARIOS,
+)
 BY_NAME = {scenario.name: scenario for scenario in ALL}
 
 

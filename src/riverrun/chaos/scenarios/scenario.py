@@ -18,6 +18,8 @@ class Scenario:
     happen: Callable[[Arena], None]
     family: str
     has_administrator: bool = False
+    has_transactions: bool = False
+    """Whether transactional clients run beside the others."""
     small_disk_bytes: int = 0
     """The size of every node's file system; 0 means the machine's own file system."""
     settings: Mapping[str, str] = field(default_factory=dict)

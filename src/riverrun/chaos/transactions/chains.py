@@ -1,0 +1,239 @@
+"""Read-process-write chains: one output for each input, with the group's offsets in the same
+transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+
+import aiokafka
+import confluent_kafka
+from aiokafka.errors import KafkaError as AioError
+
+from riverrun.chaos.clients.consumers import QUICK, SESSION_MS
+from riverrun.chaos.transactions.feeders import (
+    ABORT_PROBABILITY,
+    CALL_SECONDS_MAX,
+    RECONNECT_SECONDS,
+    TRANSACTION_MS,
+    FeedContext,
+    confluent_producer,
+    needs_abort,
+)
+from riverrun.testing.transaction_history import (
+    CommittedRead,
+    InputRecord,
+    ObservedTransaction,
+    Row,
+    TransactionWrite,
+)
+
+BATCH_MAX = 50
+POLL_SECONDS = 0.2
+Batch = dict[int, list[Row]]
+"""Rows by input partition."""
+
+
+class ChainContext:
+    """A chain of one group from the inputs of a run to its outputs."""
+
+    def __init__(self, feed: FeedContext, *, group: str, outputs: str, stop: threading.Event):
+        self.feed, self.group, self.outputs, self.stop = feed, group, outputs, stop
+
+    def take(self, name: str, batch: Batch) -> ObservedTransaction:
+        """Note what was read, and begin a transaction with the outputs and offsets."""
+        feed = self.feed
+        record = feed.history.begin(name, feed.now())
+        for partition, rows in batch.items():
+            read = CommittedRead(
+                reader=name,
+                partition=(feed.topic, partition),
+                start=rows[0][0],
+                end=rows[-1][0] + 1,
+                rows=rows,
+                now=feed.now(),
+            )
+            feed.history.reads.append(read)
+            record.offsets[self.group, feed.topic, partition] = rows[-1][0] + 1
+            for offset, _ in rows:
+                at = (self.outputs, offset % feed.partitions)
+                source = InputRecord(self.group, feed.topic, partition, offset)
+                value = f"{record.name}/{len(record.writes)}"
+                record.writes.append(TransactionWrite(at, value, source))
+        return record
+
+
+class ConfluentChain:
+    def __init__(self, context: ChainContext, name: str) -> None:
+        self.name = name
+        self._context = context
+
+    def run(self) -> None:
+        rng = random.Random(self.name)
+        context = self._context
+        while not context.stop.is_set():
+            producer = confluent_producer(context.feed.bootstrap, self.name)
+            consumer = confluent_kafka.Consumer(
+                {
+                    "bootstrap.servers": context.feed.bootstrap,
+                    "group.id": context.group,
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "isolation.level": "read_committed",
+                    "session.timeout.ms": SESSION_MS,
+                    "heartbeat.interval.ms": 500,
+                    **QUICK,
+                }
+            )
+            try:
+                producer.init_transactions(CALL_SECONDS_MAX)
+                consumer.subscribe([context.feed.topic])
+                while not context.stop.is_set():
+                    batch = _rows(consumer.consume(BATCH_MAX, POLL_SECONDS))
+                    if batch and not self._transact(producer, consumer, batch, rng):
+                        break  # a new consumer begins at the committed offsets
+            except confluent_kafka.KafkaException:
+                context.stop.wait(RECONNECT_SECONDS)
+            finally:
+                consumer.close()
+
+    def _transact(
+        self,
+        producer: confluent_kafka.Producer,
+        consumer: confluent_kafka.Consumer,
+        batch: Batch,
+        rng: random.Random,
+    ) -> bool:
+        context = self._context
+        producer.begin_transaction()
+        record = context.take(self.name, batch)
+        try:
+            for write in record.writes:
+                producer.produce(
+                    write.partition[0], write.value.encode(), partition=write.partition[1]
+                )
+            offsets = [
+                confluent_kafka.TopicPartition(context.feed.topic, partition, rows[-1][0] + 1)
+                for partition, rows in batch.items()
+            ]
+            producer.send_offsets_to_transaction(
+                offsets, consumer.consumer_group_metadata(), CALL_SECONDS_MAX
+            )
+            if rng.random() < ABORT_PROBABILITY:
+                producer.abort_transaction(CALL_SECONDS_MAX)
+                record.is_aborted(context.feed.now())
+                return False
+            record.requests_commit(context.feed.now())
+            producer.commit_transaction(CALL_SECONDS_MAX)
+        except confluent_kafka.KafkaException as error:
+            if not needs_abort(error):
+                raise
+            producer.abort_transaction(CALL_SECONDS_MAX)
+            return False
+        context.feed.committed(self.name, record)
+        return True
+
+
+def _rows(messages: list[confluent_kafka.Message]) -> Batch:
+    batch: Batch = {}
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        if message.error() is None and partition is not None and offset is not None:
+            row = (offset, (message.value() or b"").decode())
+            batch.setdefault(partition, []).append(row)
+    return batch
+
+
+class AioChain:
+    """The only member of its group: aiokafka does not send its generation with the offsets, so
+    only its transactional id fences it."""
+
+    def __init__(self, context: ChainContext, name: str) -> None:
+        self.name = name
+        self._context = context
+
+    async def run(self) -> None:
+        rng = random.Random(self.name)
+        feed = self._context.feed
+        while not self._context.stop.is_set():
+            producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=feed.bootstrap,
+                transactional_id=self.name,
+                transaction_timeout_ms=TRANSACTION_MS,
+                request_timeout_ms=5000,
+                retry_backoff_ms=50,
+                metadata_max_age_ms=5000,
+            )
+            consumer = aiokafka.AIOKafkaConsumer(
+                feed.topic,
+                bootstrap_servers=feed.bootstrap,
+                group_id=self._context.group,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+                session_timeout_ms=SESSION_MS,
+                heartbeat_interval_ms=500,
+                request_timeout_ms=5000,
+                retry_backoff_ms=50,
+                metadata_max_age_ms=5000,
+            )
+            with contextlib.suppress(AioError, TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(CALL_SECONDS_MAX):
+                    # The producer first: it ends the transaction of its predecessor.
+                    await producer.start()
+                    await consumer.start()
+                await self._process(producer, consumer, rng)
+            for closing in (consumer.stop(), producer.stop()):
+                with contextlib.suppress(AioError, TimeoutError, asyncio.CancelledError):
+                    async with asyncio.timeout(CALL_SECONDS_MAX):
+                        await closing
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _process(
+        self,
+        producer: aiokafka.AIOKafkaProducer,
+        consumer: aiokafka.AIOKafkaConsumer,
+        rng: random.Random,
+    ) -> None:
+        while not self._context.stop.is_set():
+            found = await consumer.getmany(
+                timeout_ms=int(POLL_SECONDS * 1000), max_records=BATCH_MAX
+            )
+            batch = {
+                at.partition: [(row.offset, (row.value or b"").decode()) for row in rows]
+                for at, rows in found.items()
+                if rows
+            }
+            if batch:
+                async with asyncio.timeout(CALL_SECONDS_MAX):
+                    if not await self._transact(producer, batch, rng):
+                        return
+
+    async def _transact(
+        self, producer: aiokafka.AIOKafkaProducer, batch: Batch, rng: random.Random
+    ) -> bool:
+        context = self._context
+        await producer.begin_transaction()
+        record = context.take(self.name, batch)
+        sending = [
+            await producer.send(
+                write.partition[0], write.value.encode(), partition=write.partition[1]
+            )
+            for write in record.writes
+        ]
+        await asyncio.gather(*sending)
+        offsets = {
+            aiokafka.TopicPartition(context.feed.topic, partition): rows[-1][0] + 1
+            for partition, rows in batch.items()
+        }
+        await producer.send_offsets_to_transaction(offsets, context.group)
+        if rng.random() < ABORT_PROBABILITY:
+            await producer.abort_transaction()
+            record.is_aborted(context.feed.now())
+            return False
+        record.requests_commit(context.feed.now())
+        await producer.commit_transaction()
+        context.feed.committed(self.name, record)
+        return True

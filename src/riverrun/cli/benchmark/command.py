@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
+    from riverrun.cli.benchmark.compare import Measure, RatioTable
     from riverrun.cli.benchmark.load import Servers, Shape, Throughput
+    from riverrun.cli.benchmark.peers import Running
 
 BOOTSTRAP = typer.Option(
     BOOTSTRAP_DEFAULT,
@@ -163,7 +166,10 @@ def compare(
         [1, 3], "--nodes", help="1 or 3; may be repeated. Default: both tables."
     ),
     only: str | None = typer.Option(
-        None, "--only", metavar="load|failures", help="Only a part of the three-node table."
+        None,
+        "--only",
+        metavar="load|failures|transactions",
+        help="Only a part of the tables; failures are for three nodes.",
     ),
     output: Path | None = typer.Option(
         None, "--output", help="Also write the tables to this Markdown file."
@@ -179,6 +185,7 @@ def compare(
     riverrun bench compare --quick --output table.md
     riverrun bench compare --nodes 3 --rounds 1
     riverrun bench compare --nodes 3 --only failures
+    riverrun bench compare --only transactions --rounds 1
     """
     _check_extra()
     from riverrun.cli.benchmark import compare as comparison
@@ -187,19 +194,20 @@ def compare(
 
     if any(count not in (1, 3) for count in nodes):
         fail("--nodes: only 1 and 3 are supported", USAGE)
-    if only is not None and (only not in three.PARTS or nodes != [3]):
-        fail(f"--only: one of {', '.join(three.PARTS)}, together with --nodes 3", USAGE)
+    if only is not None and only not in three.PARTS:
+        fail(f"--only: one of {', '.join(three.PARTS)}", USAGE)
+    if only == "failures" and nodes != [3]:
+        fail("--only failures needs --nodes 3", USAGE)
     parts = three.PARTS if only is None else (only,)
     tables: dict[int, comparison.RatioTable] = {}
-    if 1 in nodes:
-        few = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
-        shapes = few if quick else comparison.SHAPES
-        tables[1] = comparison.compare(rounds=rounds, shapes=shapes, with_kafka=kafka)
-    if 3 in nodes:
-        try:
+    try:
+        if 1 in nodes:
+            measures = _measures(parts, quick=quick)
+            tables[1] = comparison.compare(rounds=rounds, measures=measures, with_kafka=kafka)
+        if 3 in nodes:
             tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka, parts=parts)
-        except (load.BenchmarkError, PeerUnavailable) as error:
-            fail(str(error))
+    except (load.BenchmarkError, PeerUnavailable) as error:
+        fail(str(error))
     text = "\n".join(table.as_markdown() for table in tables.values())
     if as_json:
         print(json.dumps({str(count): table.as_json() for count, table in tables.items()}))
@@ -207,6 +215,25 @@ def compare(
         print(text)
     if output is not None:
         output.write_text(text)
+
+
+def _measures(parts: tuple[str, ...], *, quick: bool) -> list[Measure]:
+    """What to measure on one node."""
+    from riverrun.cli.benchmark import compare as comparison
+    from riverrun.cli.benchmark.load import Servers
+    from riverrun.cli.benchmark.transactions import TransactionBench
+
+    def measure_transactions(name: str, running: Running, table: RatioTable) -> None:
+        bench = TransactionBench(name, running.bootstrap, table, replicas=1)
+        bench.run(Servers(running.pids), is_quick=quick)
+
+    few = comparison.SHAPES[4:6] + comparison.SHAPES[3:4] + comparison.SHAPES[1:2]
+    shapes = few if quick else comparison.SHAPES
+    known: dict[str, Measure] = {
+        "load": partial(comparison.measure_load, shapes=shapes),
+        "transactions": measure_transactions,
+    }
+    return [measure for part, measure in known.items() if part in parts]
 
 
 def quorum(

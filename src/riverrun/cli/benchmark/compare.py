@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ SHAPES = (
 )
 WARM_UP = Shape(record_bytes=1000, batch_bytes=65_536, megabytes=300)
 FLOOR_CHUNKS = (16_384, 65_536, 1_000_000)
-HIGHER_IS_BETTER = ("MB/s",)
+HIGHER_IS_BETTER = ("MB/s", "commits/s")
 LATENCY_RATE = 1000
 LATENCY_SECONDS = 8
 
@@ -108,7 +108,10 @@ def _number(value: float | None) -> str:
 Starter = Callable[[], AbstractContextManager[peers.Running]]
 
 
-def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> RatioTable:
+Measure = Callable[[str, peers.Running, RatioTable], None]
+
+
+def compare(*, rounds: int, measures: Sequence[Measure], with_kafka: bool) -> RatioTable:
     """Measure both servers ``rounds`` times, alternating."""
     table = RatioTable()
     starters: dict[str, Starter] = {"riverrun": peers.riverrun}
@@ -128,12 +131,13 @@ def compare(*, rounds: int, shapes: tuple[Shape, ...], with_kafka: bool) -> Rati
         for name, start in starters.items():
             _progress(f"round {number + 1} of {rounds}: {name}")
             with start() as running:
-                _measure(name, running, shapes, table)
+                for measure in measures:
+                    measure(name, running, table)
     return table
 
 
-def _measure(
-    name: str, running: peers.Running, shapes: tuple[Shape, ...], table: RatioTable
+def measure_load(
+    name: str, running: peers.Running, table: RatioTable, *, shapes: tuple[Shape, ...]
 ) -> None:
     servers = Servers(running.pids)
     table.add(name, Row("start to first ack", "", "s"), running.first_ack_seconds)

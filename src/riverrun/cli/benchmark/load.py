@@ -247,13 +247,21 @@ def _connections_worker(
         raise BenchmarkError("some records were never acknowledged")
 
 
-def consume(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throughput:
+def consume(
+    bootstrap: str,
+    topic: str,
+    shape: Shape,
+    servers: Servers,
+    *,
+    isolation: str = "read_uncommitted",
+) -> Throughput:
     """Read the topic from its start until ``shape.megabytes`` have arrived."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": f"bench-{topic}",
             "enable.auto.commit": False,
+            "isolation.level": isolation,
             "log_level": 0,
             **LARGE_QUEUE,
         }

@@ -17,6 +17,7 @@ from dataclasses import replace
 from riverrun.cli.benchmark import clusters, failover, floor, load, peers
 from riverrun.cli.benchmark.compare import RatioTable, Row
 from riverrun.cli.benchmark.load import Servers, Shape
+from riverrun.cli.benchmark.transactions import TransactionBench
 
 SHAPES = (
     Shape(record_bytes=1000, batch_bytes=16_384, megabytes=60),
@@ -44,7 +45,7 @@ LAG_RATE_MAX = 5_000
 """Records per second that one Python client can send, read and time."""
 FAILOVERS = 5
 
-PARTS = ("load", "failures")
+PARTS = ("load", "failures", "transactions")
 """Each on its own cluster: a node that starts with a thousand logs would measure something else."""
 
 Starter = Callable[[], AbstractContextManager[clusters.Nodes]]
@@ -73,6 +74,9 @@ def compare(
                 with start() as nodes:
                     if part == "load":
                         _load(name, nodes, table, quick=quick)
+                    elif part == "transactions":
+                        bench = TransactionBench(name, nodes.bootstrap, table, replicas=COUNT)
+                        bench.run(Servers(nodes.pids), is_quick=quick)
                     else:
                         _failures(name, nodes, table, rounds=2 if quick else FAILOVERS)
     return table

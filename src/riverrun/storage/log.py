@@ -3,8 +3,7 @@
 Everything here runs on the event loop and never waits for a disk. Writes go to the page cache.
 Reads come from it, or are returned as a ``ColdRead`` for a thread. Syncs are returned as a
 ``FlushJob`` for a thread. The caller decides whether an append is allowed, and sets the
-high watermark. If an
-append raises ``OSError``, no batch was appended.
+high watermark. If an append raises ``OSError``, no batch was appended.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Log:
         self.high_watermark = Offset(min(max(high_watermark, self.start_offset), self.end_offset))
         self.epochs = recovered.epochs
         self.producers = recovered.producers
-        self.producers.settle(self.high_watermark)
+        self._snapshots.restore_ending(self)
         self.damage = recovered.damage
         """The error text when durable data was lost or is corrupt."""
         self.damaged_at = recovered.damaged_at
@@ -178,9 +177,9 @@ class Log:
     ) -> Appended | None:
         """Append a leader's batches unchanged; None when there is no whole batch to append.
 
-        Appends at most so many batches and bytes, but at least one batch, so that callers can
-        yield to the event loop. Stops before an epoch above ``epoch_max``, which another leader
-        wrote. Raises KafkaError CORRUPT_MESSAGE before anything is written.
+        Appends at most so many batches and bytes, but at least one, so that callers can yield to
+        the event loop. Stops before an epoch above ``epoch_max``, which another leader wrote.
+        Raises KafkaError CORRUPT_MESSAGE before anything is written.
         """
         self._check_online()
         try:
@@ -262,6 +261,7 @@ class Log:
         return self._roll_at(self.end_offset, now_ms)
 
     def _roll_at(self, base_offset: Offset, now_ms: int) -> Segment:
+        self.segments.active.note_markers(self.producers.has_markers)
         try:
             segment = self.segments.roll(base_offset, now_ms, self.settings)
         except OSError as error:
@@ -380,6 +380,8 @@ class Log:
 
         ``whole`` includes indexes, epochs and a producer snapshot, and moves the recovery point.
         """
+        if closing:
+            self.segments.active.note_markers(self.producers.has_markers)
         return self._flusher.begin(
             self.end_offset, self.epochs, self.producers, whole=whole, closing=closing
         )
@@ -458,7 +460,7 @@ class Log:
         if not self.producers.roll_back(self.end_offset):
             seen_ms = max((known.seen_ms for known in self.producers.entries.values()), default=0)
             self.producers = self._snapshots.rebuild(self.segments, self.end_offset, seen_ms)
-            self.producers.settle(self.high_watermark)
+            self._snapshots.restore_ending(self)
         if self.end_offset < self.start_offset:
             self.truncate_fully_and_start_at(self.start_offset)  # nothing readable is left
 

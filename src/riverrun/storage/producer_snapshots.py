@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,6 +21,9 @@ from riverrun.storage.segment.reader import find_batch, load_index
 from riverrun.storage.segment.scan import ReplayedState, headers
 from riverrun.storage.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from riverrun.storage.segment.segments import Segments
+
+if TYPE_CHECKING:
+    from riverrun.storage.log import Log
 
 _EARLIER_BYTES = (1 << 17, 5 << 20)
 """Bytes before a snapshot to search for the last five batches of producers, first and at most."""
@@ -82,9 +86,25 @@ class ProducerSnapshots:
 
     def rebuild(self, segments: Segments, end_offset: int, seen_ms: int) -> Producers:
         """Producer state at the end offset, from the newest snapshot and the log."""
-        found = load_snapshot(self._files, self._directory, self._stored, seen_ms)
+        return self._rebuild(segments, end_offset, seen_ms, below=end_offset)
+
+    def restore_ending(self, log: Log) -> None:
+        """Find the transactions of a log that ended above its high watermark.
+
+        A snapshot does not contain them, so it must be one from below the high watermark.
+        """
+        if log.producers.has_markers and log.high_watermark < log.end_offset:
+            earlier = self._rebuild(log.segments, log.end_offset, 0, below=log.high_watermark)
+            log.producers.adopt_ending(earlier)
+        log.producers.settle(log.high_watermark)
+
+    def _rebuild(
+        self, segments: Segments, end_offset: int, seen_ms: int, *, below: int
+    ) -> Producers:
+        stored = [offset for offset in self._stored if offset <= below]
+        found = load_snapshot(self._files, self._directory, stored, seen_ms)
         for offset in sorted(self._due, reverse=True):
-            if found is None or offset > found[1]:
+            if offset <= below and (found is None or offset > found[1]):
                 found = Producers.from_snapshot(self._due[offset], seen_ms), offset
         producers, start = found if found is not None else (Producers(), segments.base_offset)
         state = ReplayedState(producers, LeaderEpochs(), replay_from=start, seen_ms=seen_ms)

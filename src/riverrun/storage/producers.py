@@ -31,6 +31,7 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _CRC_COVERS_FROM = 6
 _OFFSET_MAX = 2**63 - 1
+EMPTY_SNAPSHOT_BYTES = _SNAPSHOT_HEAD.size
 
 
 class AppendOrigin(Enum):
@@ -257,6 +258,18 @@ class Producers:
     def open_transactions(self) -> list[ProducerEntry]:
         """The producers with an open transaction, in the order of their first offsets."""
         return [self.entries[producer_id] for producer_id in self._open.values()]
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether a transaction may have ended, as far as the state reaches back."""
+        return self._last_marker >= 0
+
+    def adopt_ending(self, other: Producers) -> None:
+        """Take over the ended transactions of a state that was rebuilt from an earlier offset."""
+        self._ending = {
+            start: end for start, end in other._ending.items() if start not in self._open
+        }
+        self._note_first()
 
     def settle(self, high_watermark: int) -> None:
         """Drop ended transactions whose markers are below the high watermark."""

@@ -28,6 +28,7 @@ from riverrun.storage.producer_snapshots import (
 from riverrun.storage.producers import Producers
 from riverrun.storage.recovery.leftovers import remove_leftovers
 from riverrun.storage.recovery.loss import read_loss, write_loss
+from riverrun.storage.recovery.transaction_indexes import restore_transaction_indexes
 from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, parse_transactions
 from riverrun.storage.segment.index_files import (
     load_indexed_part,
@@ -181,6 +182,7 @@ class _Recovery:
         if segments[-1].next_offset < situation.start_offset:
             segments, state = self._start_over(segments, snapshots)
         state = self._finish_state(segments, snapshots, state)
+        restore_transaction_indexes(self._files, self._path, segments, snapshots, state.producers)
         end = segments[-1].next_offset
         start = max(situation.start_offset, segments[0].base_offset)
         was_clean = situation.was_clean and self._damage is None

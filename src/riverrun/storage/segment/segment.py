@@ -53,6 +53,7 @@ class Segment:
 
     __slots__ = (
         "_aborted",
+        "_is_empty_index_due",
         "_open_files",
         "_pending_transactions",
         "_since_entry",
@@ -112,6 +113,7 @@ class Segment:
         """The transaction index, once it was read."""
         self._pending_transactions: list[AbortedTransaction] = []
         """Those that are not in its file yet."""
+        self._is_empty_index_due = False
         # A CRC is checked when a batch is appended or recovered, or read for the first time since
         # the start. [0, checked_below) and [checked_from, size) were checked.
         self.checked_below = 0
@@ -250,7 +252,8 @@ class Segment:
             _append_entries(files, self.path_of(INDEX_SUFFIX), self.index, OFFSET_ENTRY.size)
         if self.times is not None and (has_times or exactly):
             _append_entries(files, self.path_of(TIME_INDEX_SUFFIX), self.times, TIME_ENTRY.size)
-        if self._pending_transactions:
+        if self._pending_transactions or self._is_empty_index_due:
+            self._is_empty_index_due = False
             path = self.path_of(TRANSACTION_INDEX_SUFFIX)
             data = b"".join(entry.encode() for entry in self._pending_transactions)
             with contextlib.closing(files.open(path, create=True)) as file:
@@ -279,6 +282,14 @@ class Segment:
         if self._aborted is not None:
             self._aborted.append(transaction)
         self.has_own_transactions = True
+
+    def note_markers(self, has_markers: bool) -> None:
+        """A segment that may have markers gets a transaction index, even an empty one.
+
+        A lost index is then known by its absence.
+        """
+        if has_markers and not self.has_own_transactions:
+            self.has_own_transactions = self._is_empty_index_due = True
 
     def transactions(self, files: Files) -> Sequence[AbortedTransaction]:
         """The aborted transactions whose markers are in this segment, in their order."""

@@ -5,7 +5,6 @@ request is never sent.
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -37,28 +36,58 @@ from pyspark_riverrun.delivery.requests import (
 from pyspark_riverrun.options import WriteOptions, write_options
 from pyspark_riverrun.writing.task import TaskCommit, TaskSlot, write_in_transaction
 from pyspark_riverrun.writing.writer import BatchWriter, StreamWriter
-from riverrun.client.transactions import TransactionalProducer
+from riverrun.client.pool import ConnectionPool
+from riverrun.client.transactions import TRANSACTION_VERSION, TransactionalProducer
+from riverrun.model.errors import ErrorCode
+from riverrun.pipeline.topics import run_request
 from riverrun.records.record import NewRecord
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.update_features_request import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+)
 from tests.processes import serve, until
+from tests.spark.read_committed import committed
 
 pytestmark = pytest.mark.timeout(120)
 
 TIMEOUT_MS = 60_000
 PARTITIONS = 2
-READ_SECONDS_MAX = 20
+SAFE_DOWNGRADE = 2
 
 
 class Died(Exception):
     """Stands for the end of a driver's process."""
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="module", params=[2, 1], ids=["version 2", "version 1"])
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A node with this transaction.version."""
     # Aborts of timed out transactions must not take ten seconds.
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
     peer = os.environ.get("PEER", "kafka")
     with serve(tmp_path_factory.mktemp("node"), settings, peer=peer) as server:
+        use_transaction_version(server.bootstrap, request.param)
         yield server
+
+
+def use_transaction_version(bootstrap: str, version: int) -> None:
+    update = FeatureUpdateKey(
+        feature=TRANSACTION_VERSION, max_version_level=version, upgrade_type=SAFE_DOWNGRADE
+    )
+    message = UpdateFeaturesRequest(timeout_ms=TIMEOUT_MS, feature_updates=(update,))
+
+    async def change(pool: ConnectionPool) -> None:
+        response = await pool.request(ApiKey.UPDATE_FEATURES, message)
+        assert response.error_code is ErrorCode.NONE, response.error_message
+
+    async def seen(pool: ConnectionPool) -> bool:
+        connection = await pool.any_connection()
+        return connection.features.get(TRANSACTION_VERSION) == version
+
+    if not run_request(bootstrap, seen):
+        run_request(bootstrap, change)
+        until(lambda: run_request(bootstrap, seen), seconds=20, what="the new version")
 
 
 class World:
@@ -134,7 +163,7 @@ class World:
 
     def seen(self) -> list[str]:
         """The values that a read_committed consumer sees, sorted."""
-        return sorted(committed_values(self.bootstrap, self.topic))
+        return sorted(value.decode() for value in committed(self.bootstrap, self.topic))
 
 
 @pytest.fixture
@@ -145,35 +174,6 @@ def world(node: Any) -> World:
 def rows(values: Sequence[str]) -> pa.RecordBatch:
     data = pa.array([value.encode() for value in values], pa.binary())
     return pa.RecordBatch.from_arrays([data, data], names=["key", "value"])
-
-
-def committed_values(bootstrap: str, topic: str) -> list[str]:
-    """All values up to the last stable offsets, by confluent-kafka."""
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": f"seen-{uuid4()}",
-        "auto.offset.reset": "earliest",
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",
-    }
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    ended: dict[int, None] = {}
-    values = []
-    give_up_at = time.monotonic() + READ_SECONDS_MAX
-    try:
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < give_up_at, f"{topic} has no end"
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            if message.error():
-                ended[message.partition() or 0] = None
-            else:
-                values.append((message.value() or b"").decode())
-    finally:
-        consumer.close()
-    return values
 
 
 def test_a_batch_is_visible_after_the_decision_only(world: World) -> None:

@@ -22,8 +22,8 @@ from riverrun.records.record import NewRecord, read_records
 FETCH_BYTES: Final = 1024 * 1024
 STABLE_WAIT_S: Final = 0.1
 REMEDY: Final = (
-    "Set the option txnAppId to a new name to write the batch again; records of its other tasks "
-    "are then written twice"
+    "To write the batch again, write under a new name (txnAppId, or pipeline.name); the records of "
+    "its other tasks are then written twice"
 )
 
 

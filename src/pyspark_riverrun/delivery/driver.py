@@ -54,7 +54,7 @@ class DeliveryDriver:
             pool, driver_id(log.application), timeout_ms=timeout_ms, compression=Compression.ZSTD
         )
         self.last: Delivery | None = None
-        """The last delivery. It is finished or, if another store decides it, prepared."""
+        """The last delivery, which is finished."""
 
     @classmethod
     async def open(
@@ -76,40 +76,15 @@ class DeliveryDriver:
         progress: Mapping[str, Any] | None = None,
     ) -> None:
         """Commit the transactions. Raises DeliveryFenced if another driver has taken over."""
-        await self._decide(
-            Delivery(
-                version=version,
-                state=DeliveryState.DECIDED,
-                transactions=tuple(transactions),
-                progress=progress,
-            )
-        )
-
-    async def prepare(
-        self,
-        version: int,
-        transactions: Sequence[OpenTransaction],
-        progress: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Store the transactions before another store decides. Then call ``resolve``."""
         delivery = Delivery(
             version=version,
-            state=DeliveryState.PREPARED,
+            state=DeliveryState.DECIDED,
             transactions=tuple(transactions),
             progress=progress,
         )
-        await self._store(delivery)
-        self.last = delivery
-
-    async def resolve(self, *, is_commit: bool) -> None:
-        """End a prepared delivery as the other store has decided."""
-        assert self.last is not None and self.last.state is DeliveryState.PREPARED
-        if is_commit:
-            await self._decide(self.last.decided())
-            return
-        await self.abort(self.last.transactions)
-        self.last = self.last.finished()
-        await self._store(self.last)
+        if transactions:
+            await self._store(delivery)
+        await self._finish(delivery)
 
     async def forget(self) -> None:
         """Remove the application from the log, if nobody can repeat its delivery."""
@@ -119,10 +94,6 @@ class DeliveryDriver:
     async def abort(self, transactions: Iterable[OpenTransaction]) -> None:
         """Abort transactions that are not part of a decision."""
         await self._end(list(transactions), is_commit=False)
-
-    async def _decide(self, delivery: Delivery) -> None:
-        await self._store(delivery)
-        await self._finish(delivery)
 
     async def _finish(self, delivery: Delivery) -> None:
         ended = await self._end(delivery.transactions, is_commit=True)

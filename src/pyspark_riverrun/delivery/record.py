@@ -4,11 +4,10 @@ An application (a streaming query, a sink of a pipeline, or one batch write) mak
 after the other. Each has a version, usually the id of a micro-batch. The log has one record per
 application, with its last delivery:
 
-    state    | meaning                                        | what a new driver does
-    PREPARED | another store decides whether it is committed  | asks that store
-    DECIDED  | its transactions must be committed             | commits them
-    FINISHED | they are committed                             | nothing
-    (none)   | nothing was decided                            | the next task aborts leftovers
+    state    | meaning                             | what a new driver does
+    DECIDED  | its transactions must be committed  | commits them
+    FINISHED | they are committed                  | nothing
+    (none)   | nothing was decided                 | nothing
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ FORMAT: Final = 1
 
 
 class DeliveryState(Enum):
-    PREPARED = "prepared"
     DECIDED = "decided"
     FINISHED = "finished"
 
@@ -77,9 +75,6 @@ class Delivery:
     def finished(self) -> Delivery:
         """The delivery without its transactions, which are no longer needed."""
         return replace(self, state=DeliveryState.FINISHED, transactions=())
-
-    def decided(self) -> Delivery:
-        return replace(self, state=DeliveryState.DECIDED)
 
 
 def encode_delivery(delivery: Delivery) -> bytes:

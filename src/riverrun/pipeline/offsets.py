@@ -192,7 +192,12 @@ def decide_by_offsets(
 
 
 def decide_by_batch(
-    sink: str, batch: MicroBatch, stored: StoredProgress, query_id: str
+    sink: str,
+    batch: MicroBatch,
+    stored: StoredProgress,
+    query_id: str,
+    *,
+    is_topic: bool = False,
 ) -> ApplyBatch | SkipBatch:
     """For queries with state: whole batches of one checkpoint, each once, in sequence.
 
@@ -207,35 +212,62 @@ def decide_by_batch(
         digest=batch.digest,
     )
     if stored.is_blank:
-        if batch.id > 0:
+        if batch.id > 0 and not is_topic:
             raise CannotContinue(
                 "the checkpoint has progress, but the table has none of this pipeline. "
                 "Delete the checkpoint to fill the table from the start"
             )
         return ApplyBatch(below={}, progress=progress)
+    place = "topic" if is_topic else "table"
+    start_over = f"delete the {place} and the checkpoint"
+    if is_topic:
+        start_over = "delete the topic and the checkpoint, and set another pipeline.name"
     if stored.query != query:
         raise CannotContinue(
-            "the table was filled from another checkpoint, which held the state of the query's "
+            f"the {place} was filled from another checkpoint, which held the state of the query's "
             "windows and joins. Continuing would lose or duplicate rows. Restore that checkpoint, "
-            "or delete the table and the checkpoint to fill it from the start"
+            f"or {start_over}"
         )
     done = stored.batch
     assert done is not None, "a query is stored with its batch"
     if done + 1 < batch.id:
         raise CannotContinue(
-            f"the checkpoint continues with batch {batch.id}, but the table ends with batch "
-            f"{done}: it was restored to an older state. Delete the table and the checkpoint to "
-            "fill it from the start"
+            f"the checkpoint continues with batch {batch.id}, but the {place} ends with batch "
+            f"{done}: it was restored to an older state. To fill it from the start, {start_over}"
         )
     digest = batch.digest if batch.id == done else batch.digest_before
     if batch.id < done or digest != stored.digest:
         raise CannotContinue(
-            f"the table ends with batch {done}, but batch {batch.id} of the checkpoint has other "
+            f"the {place} ends with batch {done}, but batch {batch.id} of the checkpoint has other "
             "records: the checkpoint is an older one or a copy. Continuing would lose or duplicate "
-            "rows. Restore the checkpoint that filled the table, or delete both to fill it from "
-            "the start"
+            f"rows. Restore the checkpoint that filled the {place}, or {start_over}"
         )
     return SkipBatch() if batch.id == done else ApplyBatch(below={}, progress=progress)
+
+
+def decide_for_topic(
+    sink: str, batch: MicroBatch, stored: StoredProgress, query_id: str | None
+) -> ApplyBatch | SkipBatch:
+    """For topics. ``query_id`` is None for queries without state.
+
+    A topic that was written at least once so far has no stored progress, or an old one. The
+    checkpoint is then as good as it was. Otherwise a topic is like a table.
+    """
+    if query_id is not None:
+        return decide_by_batch(sink, batch, stored, query_id, is_topic=True)
+    below: dict[SourcePartition, int] = {}
+    offsets = dict(stored.offsets)
+    has_new_records = False
+    for partition, end in batch.end.items():
+        known = stored.offsets.get(partition)
+        start = batch.start.get(partition)
+        if known is not None and (start is None or known > start):
+            below[partition] = known
+        offsets[partition] = end if known is None else max(known, end)
+        has_new_records = has_new_records or known is None or end > known
+    if not has_new_records:
+        return SkipBatch()
+    return ApplyBatch(below=below, progress=TableProgress(sink=sink, offsets=offsets))
 
 
 def read_offset_log(text: str) -> dict[str, dict[int, int]]:

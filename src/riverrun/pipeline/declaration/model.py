@@ -21,6 +21,7 @@ STOP = "stop"
 ON_DATA_LOSS = (STOP, "go-on")
 INFER = "infer"
 READ_COMMITTED = "read_committed"
+EXACTLY_ONCE = "exactly-once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +179,13 @@ class Pipeline:
         """Whether reads end at the last stable offset."""
         return self.client.get("isolation.level", READ_COMMITTED) == READ_COMMITTED
 
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether topics receive each record once."""
+        return self.client.get("delivery", EXACTLY_ONCE).strip().lower() == EXACTLY_ONCE
+
     def progress_id(self, sink: Sink) -> str:
-        """The id under which a table stores the progress of this sink."""
+        """The id under which a table or the log of deliveries stores the sink's progress."""
         return f"{self.name}/{sink.name}"
 
     def checkpoint_path(self, sink: Sink) -> str:

@@ -1,8 +1,8 @@
 """Processing of one micro-batch.
 
-The order of the steps makes each row appear exactly once: stage the rows in files that no reader
-sees, write the dead letters to their topic, then make one commit that shows the rows and advances
-the stored offsets.
+The order of the steps makes each row appear exactly once: stage the rows in files or transactions
+that no reader sees, write the dead letters to their topic, then make one commit that shows the rows
+and advances the stored offsets.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from riverrun.pipeline.offsets import (
     by_partition,
     decide_by_batch,
     decide_by_offsets,
+    decide_for_topic,
     fingerprint,
     read_offset_log,
 )
@@ -38,13 +39,13 @@ from riverrun.pipeline.run.transforms import run_transforms
 from riverrun.pipeline.sinks.dead_letters import DeadLetters, DeadLetterTopic, write_misfits
 from riverrun.pipeline.sinks.tables.attempt import TableAttempt
 from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
+from riverrun.pipeline.sinks.topics import PlainWriter, TopicDelivery, records_of
 from riverrun.pipeline.sinks.writing import (
     drop_stored_records,
     open_sink,
     rows_with_null_keys,
     split_by_fit,
     stage_rows,
-    write_topic,
 )
 from riverrun.pipeline.sources.bounded_reads import reread_batch
 from riverrun.pipeline.sources.json_misfits import JsonValues
@@ -97,12 +98,15 @@ class BatchProcessor:
         *,
         has_state: bool,
         counts: QueryCounts,
+        delivery: TopicDelivery | None,
     ) -> None:
+        """``delivery`` is None for a table, and for a topic at least once."""
         self._context = context
         self._schemas = schemas
         self._start = start
         self._has_state = has_state
         self._counts = counts
+        self._delivery = delivery
 
     def process(self, frame: DataFrame, batch_id: int) -> None:
         """Raises CannotContinue, CommitConflict and any error of Spark, Kafka or the table."""
@@ -113,7 +117,10 @@ class BatchProcessor:
         try:
             match self._context.sink:
                 case TopicSink() as sink:
-                    self._write_topic(frame, batch, sink)
+                    if self._delivery is None:
+                        self._write_topic(frame, batch, sink)
+                    else:
+                        self._deliver(frame, batch, sink, self._delivery)
                 case TableSink() as sink:
                     with open_sink(sink) as attempt:
                         self._write_table(frame, batch, sink, attempt)
@@ -128,14 +135,49 @@ class BatchProcessor:
         return sum(max(0, end - known.get(name, 0)) for name, end in named) if named else None
 
     def _write_topic(self, frame: DataFrame, batch: MicroBatch, sink: TopicSink) -> None:
+        """Write at least once."""
         checkpoint = self._context.checkpoint
         rows, dead_letters = self._rows(frame, batch)
-        written = write_topic(rows, sink, self._context.client_options)
+        written = PlainWriter(self._context.client_options).write(
+            records_of(rows, sink), sink.topic
+        )
         self._write_dead_letters(dead_letters)
         total = checkpoint.row_total(batches=batch.id) + written
         checkpoint.save_row_total(batch.id + 1, total)
         self._counts.rows += written
         self._counts.total = total
+
+    def _deliver(
+        self, frame: DataFrame, batch: MicroBatch, sink: TopicSink, delivery: TopicDelivery
+    ) -> None:
+        """Write exactly once."""
+        stored = delivery.stored_progress
+        decision = decide_for_topic(
+            self._context.progress_id,
+            batch,
+            stored,
+            self._context.checkpoint.query_id() if self._has_state else None,
+        )
+        if isinstance(decision, SkipBatch):
+            self._counts.skipped += 1
+            self._counts.total = stored.total
+            return
+        if not self._has_state:
+            frame = drop_stored_records(frame, batch, decision.below)
+        rows, dead_letters = self._rows(frame, batch)
+        try:
+            written = delivery.write(records_of(rows, sink), sink.topic)
+            self._write_dead_letters(dead_letters)
+        except BaseException:
+            delivery.abort()
+            raise
+        if stored.is_blank:  # the topic was written at least once until now
+            stored = StoredProgress(is_begun=True, rows=self._context.checkpoint.row_total())
+        progress = decision.progress.after(stored, written)
+        delivery.commit(progress)
+        self._counts.rows += written
+        self._counts.total = progress.rows
+        self._counts.commits += 1
 
     def _write_table(
         self, frame: DataFrame, batch: MicroBatch, sink: TableSink, attempt: TableAttempt
@@ -229,7 +271,7 @@ class BatchProcessor:
             topic=source.dead_letters,
             pipeline=context.pipeline.name,
             sink=context.sink.name,
-            options=context.client_options,
+            writer=self._delivery or PlainWriter(context.client_options),
         )
 
     def _write_dead_letters(self, dead_letters: Sequence[DeadLetters]) -> None:

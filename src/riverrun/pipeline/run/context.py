@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from riverrun.pipeline.declaration.model import Pipeline, Sink, TableSink, TopicSource
 from riverrun.pipeline.offsets import SourcePartition, StoredProgress
+from riverrun.pipeline.sinks.topics import TopicDelivery
 from riverrun.pipeline.sinks.writing import open_sink
 from riverrun.pipeline.sources.schemas import PinnedSchema
 from riverrun.pipeline.state.checkpoint import QueryCheckpoint
@@ -42,6 +43,12 @@ class QueryContext:
         """Options of the data source that apply to every read and write."""
         settings = {f"kafka.{name}": value for name, value in self.pipeline.client.items()}
         return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **settings}
+
+    def open_delivery(self) -> TopicDelivery | None:
+        """Fence older drivers of the sink. None for a table, and for a topic at least once."""
+        if isinstance(self.sink, TableSink) or not self.pipeline.is_exactly_once:
+            return None
+        return TopicDelivery.open(self.client_options, self.progress_id)
 
     @property
     def checkpoint(self) -> QueryCheckpoint:

@@ -71,9 +71,12 @@ class SinkQuery:
         checkpoint = context.checkpoint
         checkpoint.finish_restart()
         previous = checkpoint.start_offsets()
+        delivery = context.open_delivery()
         stored = StoredProgress()
         if isinstance(context.sink, TableSink):
             stored = context.stored_progress(context.sink, topics)
+        elif delivery is not None:
+            stored = delivery.stored_progress
         start = find_start_offsets(context, topics, previous, stored)
         streams = SourceStreams(context, topics, start)
         sources, transforms = context.pipeline.inputs_of(context.sink)
@@ -95,9 +98,11 @@ class SinkQuery:
         else:
             checkpoint.save_start_offsets(start)
         self.counts.positions = find_positions(context, topics, start, stored)
-        is_table = isinstance(context.sink, TableSink)
-        self.counts.total = stored.total if is_table else checkpoint.row_total()
-        batches = BatchProcessor(context, schemas, start, has_state=has_state, counts=self.counts)
+        is_stored = isinstance(context.sink, TableSink) or not stored.is_blank
+        self.counts.total = stored.total if is_stored else checkpoint.row_total()
+        batches = BatchProcessor(
+            context, schemas, start, has_state=has_state, counts=self.counts, delivery=delivery
+        )
         writer = (
             result.writeStream.foreachBatch(partial(self.process_batch, batches))
             .queryName(f"{context.pipeline.name}-{context.sink.name}")

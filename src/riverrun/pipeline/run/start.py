@@ -51,7 +51,7 @@ def find_start_offsets(
 ) -> StartOffsets:
     """Where the query starts reading. Spark ignores it if the checkpoint already has a batch.
 
-    ``stored`` is the progress in the table; blank for a topic.
+    ``stored`` is the progress in the table, or of the last delivery to a topic.
     """
     ids = {**({} if previous is None else previous.ids), **topics.ids}
     has_batches = context.checkpoint.has_batches()
@@ -119,14 +119,20 @@ def check_stateful_start(
             "checkpoint holds the state of windows and joins over its old records. Delete the "
             "checkpoint and the table to start over"
         )
-    if not isinstance(sink, TableSink) or has_batches:
+    if has_batches or stored.is_blank:
         return
-    if not stored.is_blank:
+    if isinstance(sink, TopicSink):
         raise CannotContinue(
-            f"sinks.{sink.name}: the table at {sink.path} has rows, but the checkpoint with the "
-            "state of the query's windows and joins is missing. Continuing would lose or "
-            "duplicate rows. Restore the checkpoint, or delete the table to fill it from the start"
+            f"sinks.{sink.name}: topic {sink.topic} has records of this sink, but the checkpoint "
+            "with the state of the query's windows and joins is missing. Continuing would lose or "
+            "duplicate records. Restore the checkpoint, or set another pipeline.name to write all "
+            "of them again"
         )
+    raise CannotContinue(
+        f"sinks.{sink.name}: the table at {sink.path} has rows, but the checkpoint with the "
+        "state of the query's windows and joins is missing. Continuing would lose or "
+        "duplicate rows. Restore the checkpoint, or delete the table to fill it from the start"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Writes invalid records to the dead-letter topic, with the reason, before the table commits.
+"""Writes invalid records to the dead-letter topic, with the reason, before the sink commits.
+
+If the sink is a topic, they are part of its delivery and become visible with its records. Before a
+commit of a table they are written at least once: none is lost, but a repeated batch repeats them.
 
 Most batches have none. They are counted while the rows are written, and only a batch that has some
 is read a second time.
@@ -13,8 +16,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from pyspark_riverrun.source import FORMAT
 from riverrun.pipeline.sinks.row_counts import COUNT, observed_count
+from riverrun.pipeline.sinks.topics import RecordWriter
 from riverrun.pipeline.sources.json_misfits import JsonValues, with_explained_reason
 from riverrun.pipeline.sources.parsing import REASON
 
@@ -28,8 +31,7 @@ class DeadLetterTopic:
     topic: str
     pipeline: str
     sink: str
-    options: Mapping[str, str]
-    """Options of the data source."""
+    writer: RecordWriter
 
     def send(self, rows: DataFrame, key: Column, value: Column, origin: Mapping[str, str]) -> None:
         """Write the rows, with headers for the reason and the origin."""
@@ -42,8 +44,7 @@ class DeadLetterTopic:
         records = rows.select(
             key.alias("key"), value.alias("value"), F.array(*headers).alias("headers")
         )
-        writer = records.write.format(FORMAT).options(**self.options)
-        writer.option("topic", self.topic).mode("append").save()
+        self.writer.write(records, self.topic)
 
 
 class DeadLetters:

@@ -1,4 +1,4 @@
-"""Writes the rows of a batch: executors write files or records, the driver commits."""
+"""Writes the rows of a batch to a table: executors write files, the driver commits."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_riverrun.source import FORMAT
-from riverrun.pipeline.declaration.model import TableSink, TopicSink
+from riverrun.pipeline.declaration.model import TableSink
 from riverrun.pipeline.offsets import MicroBatch, SourcePartition, TableProgress
-from riverrun.pipeline.sinks.row_counts import observed_count, with_count
 from riverrun.pipeline.sinks.tables.attempt import TableAttempt, open_table
 from riverrun.pipeline.sinks.tables.data_files import LISTED_DDL, WrittenFile, write_files
 from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
 from riverrun.pipeline.sinks.tables.schema_evolution import conflicts, evolve, plain_schema
 from riverrun.pipeline.sources.parsing import REASON
 
-RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition")
 DELETED = "_is_deleted"
 ARRIVAL = "_offset"
 """The default order of a merge. Offsets compare only within one partition, whose changes reach the
@@ -166,18 +163,6 @@ def _newest(rows: DataFrame, sink: TableSink) -> pa.Table:
 
 def _arrow_schema(rows: DataFrame) -> pa.Schema:
     return plain_schema(to_arrow_schema(rows.schema, timezone="UTC"))
-
-
-def write_topic(rows: DataFrame, sink: TopicSink, options: Mapping[str, str]) -> int:
-    """Write at least once: a repeated batch is written again. Returns the number of records."""
-    is_record = "value" in rows.columns and all(name in RECORD_COLUMNS for name in rows.columns)
-    if not is_record:
-        key = F.lit(None).cast("string") if sink.key is None else F.col(sink.key).cast("string")
-        value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns)))
-        rows = rows.select(key.alias("key"), value.alias("value"))
-    rows, observation = with_count(rows)
-    rows.write.format(FORMAT).options(**options).option("topic", sink.topic).mode("append").save()
-    return observed_count(observation) or 0
 
 
 def drop_stored_records(

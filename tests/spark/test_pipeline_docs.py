@@ -14,6 +14,7 @@ from tests.pages import MARK, examples
 from tests.processes import serve
 from tests.spark.java import java_environment
 from tests.spark.pipelines import read, write
+from tests.spark.read_committed import committed
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
@@ -57,16 +58,17 @@ def test_programs_of_the_page_run(
     """All except two: a session on another machine, and Declarative Pipelines, whose example has
     its own test.
     """
-    reading, lag, *others = programs()
+    reading, copying, lag, *others = programs()
     assert spark.sparkContext is not None, "session() returns the running one"
     write(spark_cluster.bootstrap, "orders", [{"id": 1}, {"id": 2}], keys=["1", "2"])
-    for text in (reading, lag):
+    for text in (reading, copying, lag):
         here = text.replace("127.0.0.1:9092", spark_cluster.bootstrap)
         for name in ('"path", "', '"checkpointLocation", "'):
             here = here.replace(name, f"{name}{tmp_path}/")
         exec(here, {"spark": spark})
     assert spark.read.parquet(str(tmp_path / "orders")).count() >= 2
     assert len(read(spark_cluster.bootstrap, "numbers")) == 1000
+    assert len(committed(spark_cluster.bootstrap, "orders-copy")) >= 2
     for text in others:
         compile(text, str(PAGE), "exec")
     assert len(others) == 2

@@ -5,6 +5,7 @@ These tests run without Spark: a batch is a range of offsets, and its records ar
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.pipeline.errors import CannotContinue, CommitConflict
 from riverrun.pipeline.offsets import (
     EARLIEST,
+    ApplyBatch,
     MicroBatch,
     SkipBatch,
     SourcePartition,
@@ -25,6 +27,8 @@ from riverrun.pipeline.offsets import (
     by_partition,
     decide_by_batch,
     decide_by_offsets,
+    decide_for_topic,
+    parse_progress,
     read_offset_log,
 )
 from riverrun.pipeline.sinks.tables import parquet
@@ -351,6 +355,51 @@ def test_table_behind_its_checkpoint_is_refused() -> None:
 def test_deleted_table_is_refused() -> None:
     with pytest.raises(CannotContinue, match="has none of this pipeline"):
         decide_by_offsets(SINK, batch(4, {ZERO: 7}, {ZERO: 9}), StoredProgress())
+
+
+def decided_for_topic(
+    of: MicroBatch, stored: StoredProgress, query: str | None = None
+) -> tuple[dict[SourcePartition, int], dict[SourcePartition, int]] | None:
+    """The offsets below which records are dropped, and the new offsets; None to skip the batch."""
+    decision = decide_for_topic(SINK, of, stored, query)
+    if isinstance(decision, SkipBatch):
+        return None
+    return dict(decision.below), dict(decision.progress.offsets)
+
+
+def test_a_topic_gets_each_record_once_whatever_the_checkpoint_repeats() -> None:
+    stored = StoredProgress(offsets={ZERO: 5, ONE: 7}, is_begun=True)
+    assert decided_for_topic(batch(1, {ZERO: 2}, {ZERO: 5}), stored) is None
+    assert decided_for_topic(batch(1, {ZERO: 2, ONE: 7}, {ZERO: 9, ONE: 7}), stored) == (
+        {ZERO: 5},
+        {ZERO: 9, ONE: 7},
+    )
+    assert decided_for_topic(batch(0, {}, {ZERO: 9}), stored) == ({ZERO: 5}, {ZERO: 9, ONE: 7})
+    assert decided_for_topic(batch(3, {ZERO: 5}, {ZERO: 9}), stored) == ({}, {ZERO: 9, ONE: 7})
+
+
+def test_a_topic_that_was_written_at_least_once_continues_at_its_checkpoint() -> None:
+    assert decided_for_topic(batch(4, {ZERO: 7}, {ZERO: 9}), StoredProgress()) == ({}, {ZERO: 9})
+    behind = StoredProgress(offsets={ZERO: 5}, is_begun=True)
+    assert decided_for_topic(batch(4, {ZERO: 7}, {ZERO: 9}), behind) == ({}, {ZERO: 9})
+    assert decided_for_topic(batch(4, {ZERO: 7}, {ZERO: 9}), StoredProgress(), "q") == (
+        {},
+        {ZERO: 9},
+    )
+
+
+def test_a_topic_of_a_query_with_state_gets_whole_batches_of_one_checkpoint() -> None:
+    first = MicroBatch(id=4, start={ZERO: 7}, end={ZERO: 9}, digest=44)
+    decision = decide_for_topic(SINK, first, StoredProgress(), "query")
+    assert isinstance(decision, ApplyBatch)
+    stored = parse_progress(decision.progress.to_json())
+    assert isinstance(decide_for_topic(SINK, first, stored, "query"), SkipBatch)
+    following = MicroBatch(id=5, start={ZERO: 9}, end={ZERO: 12}, digest=55, digest_before=44)
+    assert isinstance(decide_for_topic(SINK, following, stored, "query"), ApplyBatch)
+    with pytest.raises(CannotContinue, match="the topic was filled from another checkpoint"):
+        decide_for_topic(SINK, following, stored, "another query")
+    with pytest.raises(CannotContinue, match="batch 4 of the checkpoint has other records"):
+        decide_for_topic(SINK, replace(first, digest=45), stored, "query")
 
 
 def test_recreated_topic_is_read_from_the_start() -> None:

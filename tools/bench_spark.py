@@ -1,7 +1,7 @@
 """`make bench-spark`: compares our Spark source and sink with Spark's own Kafka connector.
 
-Both read, write and stream in turn against three riverrun nodes on this machine. Each cell is the
-best of its rounds. The fixed costs of a query and of a stream are measured separately, with a topic
+Both read, write and stream in turn against three riverrun nodes on this machine. Ours also writes
+exactly once, which the connector cannot. Each cell is the best of its rounds. The fixed costs of a query and of a stream are measured separately, with a topic
 of one row; all other numbers include them. `--scale 0.05` gives a quick estimate.
 """
 
@@ -28,7 +28,8 @@ from tests.spark.connector import find_connector
 
 PARTITIONS = 4
 PORT = 29400
-OURS, THEIRS = "riverrun", "kafka"
+OURS, THEIRS, ONCE = "riverrun", "kafka", "once"
+"""``ONCE`` is our sink with kafka.delivery=exactly-once."""
 
 
 @dataclass(frozen=True)
@@ -82,35 +83,47 @@ class Bench:
         return {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic}
 
     def write(self, source: str, data: Data, topic: str) -> None:
-        self.frame(data).write.format(source).mode("append").options(
-            **{
-                "kafka.bootstrap.servers": self.bootstrap,
-                "topic": topic,
-                "kafka.batch.size": str(data.batch_bytes),
-                "kafka.compression.type": data.codec,
-                # Lets the connector fill its batches too.
-                "kafka.linger.ms": "20",
-            }
-        ).save()
+        writer = self.frame(data).write.format(format_of(source)).mode("append")
+        writer.options(**self._to(source, data, topic)).save()
+
+    def _to(self, source: str, data: Data, topic: str) -> dict[str, str]:
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "topic": topic,
+            "kafka.batch.size": str(data.batch_bytes),
+            "kafka.compression.type": data.codec,
+            # Lets the connector fill its batches too.
+            "kafka.linger.ms": "20",
+        }
+        return options | ({"kafka.delivery": "exactly-once"} if source == ONCE else {})
 
     def stream(self, source: str, data: Data, sink: str, at: Path) -> list[dict[str, Any]]:
-        reader = self.spark.readStream.format(source).options(**self._from(data.topic))
+        """``sink`` is a format, or ``topic`` for a copy of the topic with the same source."""
+        reader = self.spark.readStream.format(format_of(source)).options(**self._from(data.topic))
         frame = reader.option("startingOffsets", "earliest").option(
             # A few more, because both sources round down per partition.
             "maxOffsetsPerTrigger",
             str(data.rows // 4 + PARTITIONS),
         )
-        writer = frame.load().writeStream.format(sink).option("checkpointLocation", str(at / "ck"))
+        rows = frame.load()
+        if sink == "topic":
+            writer = rows.select("key", "value").writeStream.format(format_of(source))
+            writer = writer.options(**self._to(source, data, f"{at.name}-copy"))
+        else:
+            writer = rows.writeStream.format(sink)
         if sink == "parquet":
             writer = writer.option("path", str(at / "table"))
+        writer = writer.option("checkpointLocation", str(at / "ck"))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         return [json.loads(progress.json) for progress in query.recentProgress]
 
-    def compare(self, what: str, about: str, work: Callable[[str], Any]) -> None:
-        """Measure the same work with each source in turn."""
+    def compare(
+        self, what: str, about: str, work: Callable[[str], Any], *, has_once: bool = False
+    ) -> None:
+        """Measure the same work with each source in turn, and with exactly-once writes."""
         for _ in range(self.rounds):
-            for source in self.sources:
+            for source in [*self.sources, ONCE] if has_once else self.sources:
                 cell = self.cells.setdefault((what, about, source), Cell())
                 cpu, start = cpu_seconds(), time.perf_counter()
                 work(source)
@@ -120,8 +133,10 @@ class Bench:
 
     def show(self, what: str, about: str, rows: int, row_bytes: int) -> None:
         print(f"{what}: {about}")
-        for source in self.sources:
-            cell = self.cells[what, about, source]
+        for source in [*self.sources, ONCE]:
+            cell = self.cells.get((what, about, source))
+            if cell is None:
+                continue
             rate = rows / cell.seconds
             megabytes = rate * row_bytes / 1e6
             text = f"  {source:9} {rate:>12,.0f} rows/s {megabytes:8.1f} MB/s"
@@ -129,6 +144,14 @@ class Bench:
         if len(self.sources) == 2:
             ours, theirs = (self.cells[what, about, source].seconds for source in self.sources)
             print(f"  ratio {theirs / ours:.2f}", flush=True)
+        once = self.cells.get((what, about, ONCE))
+        if once is not None:
+            plain = self.cells[what, about, OURS].seconds
+            print(f"  exactly once / at least once {plain / once.seconds:.2f}", flush=True)
+
+
+def format_of(source: str) -> str:
+    return OURS if source == ONCE else source
 
 
 def cpu_seconds() -> float:
@@ -165,7 +188,7 @@ def _rows_of(bench: Bench, data: Data) -> None:
 
     latencies: dict[str, list[int]] = {}
     size = data.value_bytes + 7
-    bench.compare("write", data.label, write)
+    bench.compare("write", data.label, write, has_once=True)
     bench.show("write", data.label, data.rows, size)
     bench.write(OURS, data, data.topic)
     reads = {
@@ -175,10 +198,11 @@ def _rows_of(bench: Bench, data: Data) -> None:
         ),
         "stream to noop": _stream(bench, data, "noop", latencies),
         "stream to a table": _stream(bench, data, "parquet", latencies),
+        "stream to a topic": _stream(bench, data, "topic", latencies),
     }
     for what, work in reads.items():
         latencies.clear()
-        bench.compare(what, data.label, work)
+        bench.compare(what, data.label, work, has_once=what == "stream to a topic")
         bench.show(what, data.label, data.rows, size)
         for source, found in latencies.items():
             print(f"  {source:9} micro-batches of {sorted(found)[len(found) // 2]} ms (median)")

@@ -47,7 +47,7 @@ def write(bootstrap: str, topic: str, values: Iterable[Value], keys: Sequence[st
 
 
 def read(bootstrap: str, topic: str) -> list[Record]:
-    """All records of a topic, partition by partition."""
+    """All committed records of a topic, partition by partition."""
 
     async def fetch_all() -> list[Record]:
         records: list[Record] = []
@@ -55,10 +55,12 @@ def read(bootstrap: str, topic: str) -> list[Record]:
             for index in look_up_partitions:
                 position = 0
                 while True:
-                    part = await fetch(pool, topic, index, position, max_wait_ms=100)
-                    more, position = read_from(part.records, position)
+                    part = await fetch(
+                        pool, topic, index, position, max_wait_ms=100, is_committed_only=True
+                    )
+                    more, position = read_from(part.records, position, part.aborted)
                     records += more
-                    if position >= part.high_watermark:
+                    if position >= part.last_stable_offset:
                         break
         return records
 

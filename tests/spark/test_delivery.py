@@ -4,7 +4,6 @@ Tasks, commits and aborts run here as in Spark, in one process. A driver that di
 request is never sent.
 """
 
-import os
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -53,7 +52,7 @@ pytestmark = pytest.mark.timeout(120)
 
 TIMEOUT_MS = 60_000
 PARTITIONS = 2
-SAFE_DOWNGRADE = 2
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 
 class Died(Exception):
@@ -65,15 +64,22 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A node with this transaction.version."""
     # Aborts of timed out transactions must not take ten seconds.
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
-    peer = os.environ.get("PEER", "kafka")
-    with serve(tmp_path_factory.mktemp("node"), settings, peer=peer) as server:
+    with serve(tmp_path_factory.mktemp("node"), settings) as server:
         use_transaction_version(server.bootstrap, request.param)
         yield server
 
 
 def use_transaction_version(bootstrap: str, version: int) -> None:
+    async def current(pool: ConnectionPool) -> int:
+        return (await pool.any_connection()).features.get(TRANSACTION_VERSION, 0)
+
+    before = run_request(bootstrap, current)
+    if before == version:
+        return
     update = FeatureUpdateKey(
-        feature=TRANSACTION_VERSION, max_version_level=version, upgrade_type=SAFE_DOWNGRADE
+        feature=TRANSACTION_VERSION,
+        max_version_level=version,
+        upgrade_type=UPGRADE if version > before else SAFE_DOWNGRADE,
     )
     message = UpdateFeaturesRequest(timeout_ms=TIMEOUT_MS, feature_updates=(update,))
 
@@ -81,13 +87,8 @@ def use_transaction_version(bootstrap: str, version: int) -> None:
         response = await pool.request(ApiKey.UPDATE_FEATURES, message)
         assert response.error_code is ErrorCode.NONE, response.error_message
 
-    async def seen(pool: ConnectionPool) -> bool:
-        connection = await pool.any_connection()
-        return connection.features.get(TRANSACTION_VERSION) == version
-
-    if not run_request(bootstrap, seen):
-        run_request(bootstrap, change)
-        until(lambda: run_request(bootstrap, seen), seconds=20, what="the new version")
+    run_request(bootstrap, change)
+    until(lambda: run_request(bootstrap, current) == version, seconds=20, what="the new version")
 
 
 class World:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark_riverrun.delivery.driver import DeliveryDriver
 from pyspark_riverrun.delivery.record import Delivery, DeliveryState
 from riverrun.pipeline.sinks.topics import TopicDelivery
+from riverrun.pipeline.topics import create_topic
 from tests.clusters import Cluster
 from tests.spark.pipelines import Runs, write
 from tests.spark.read_committed import committed
@@ -50,10 +52,10 @@ class Died(RuntimeError):
     """Stands for the end of a driver's process."""
 
 
-STEPS = ("before the decision", "after the decision", "after some ends", "after all ends")
+AFTER_DECISION, AFTER_SOME_ENDS = "after the decision", "after some ends"
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [AFTER_DECISION, AFTER_SOME_ENDS])
 def test_a_pipeline_that_dies_at_any_step_delivers_each_record_once(
     spark: SparkSession,
     spark_cluster: Cluster,
@@ -76,8 +78,9 @@ def test_a_pipeline_that_dies_at_any_step_delivers_each_record_once(
 
 
 def die_once(monkeypatch: pytest.MonkeyPatch, step: str) -> list[str]:
+    """``test_delivery`` has the other steps, without Spark."""
     died: list[str] = []
-    store, end, finish = DeliveryDriver._store, DeliveryDriver._end, DeliveryDriver._finish
+    store, end = DeliveryDriver._store, DeliveryDriver._end
 
     def die() -> None:
         if not died:
@@ -85,37 +88,37 @@ def die_once(monkeypatch: pytest.MonkeyPatch, step: str) -> list[str]:
             raise Died(step)
 
     async def dying_store(self: DeliveryDriver, delivery: Delivery, **more: Any) -> None:
-        is_decided = delivery.state is DeliveryState.DECIDED
-        if step == STEPS[0] and is_decided:
-            die()
-        if step == STEPS[3] and not is_decided:
-            die()
         await store(self, delivery, **more)
-        if step == STEPS[1] and is_decided:
+        if step == AFTER_DECISION and delivery.state is DeliveryState.DECIDED:
             die()
 
     async def dying_end(self: DeliveryDriver, transactions: Any, *, is_commit: bool) -> Any:
-        if step == STEPS[2] and is_commit and len(transactions) > 1 and not died:
+        if step == AFTER_SOME_ENDS and is_commit and len(transactions) > 1 and not died:
             await end(self, transactions[:1], is_commit=True)
             die()
         return await end(self, transactions, is_commit=is_commit)
 
     monkeypatch.setattr(DeliveryDriver, "_store", dying_store)
     monkeypatch.setattr(DeliveryDriver, "_end", dying_end)
-    assert finish is DeliveryDriver._finish
     return died
 
 
-def test_a_lost_checkpoint_continues_where_the_topic_ends(
+def test_a_topic_continues_after_at_least_once_and_without_a_checkpoint(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:
     runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
+    text = copy_of(topic, name=topic)
     write(runs.bootstrap, topic, [{"id": number} for number in range(10)])
-    runs.once(copy_of(topic, name=topic))
-    shutil.rmtree(tmp_path / "state")
+    runs.once(text + '[pipeline.client]\ndelivery = "at-least-once"\n')
     write(runs.bootstrap, topic, [{"id": number} for number in range(10, 20)])
-    runs.once(copy_of(topic, name=topic))
+    supervisor = runs.once(text)
     assert ids(runs.bootstrap, topic) == list(range(20))
+    assert supervisor.queries[0].query.counts.total == 20
+    shutil.rmtree(tmp_path / "state")
+    write(runs.bootstrap, topic, [{"id": number} for number in range(20, 30)])
+    supervisor = runs.once(text)
+    assert ids(runs.bootstrap, topic) == list(range(30))
+    assert supervisor.queries[0].query.counts.total == 30
 
 
 def test_a_second_driver_of_a_pipeline_is_refused_and_retries(
@@ -142,19 +145,6 @@ def test_a_second_driver_of_a_pipeline_is_refused_and_retries(
     assert met and supervisor.queries[0].status.restarts == 1
     assert "another driver" in (supervisor.queries[0].status.reason or "")
     assert ids(runs.bootstrap, topic) == list(range(30))
-
-
-def test_a_pipeline_at_least_once_becomes_exactly_once(
-    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path, topic: str
-) -> None:
-    runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
-    write(runs.bootstrap, topic, [{"id": number} for number in range(10)])
-    plain = '[pipeline.client]\ndelivery = "at-least-once"\n' + copy_of(topic, name=topic)
-    runs.once(plain.replace("[pipeline]\n", "", 1).replace("name =", "[pipeline]\nname =", 1))
-    write(runs.bootstrap, topic, [{"id": number} for number in range(10, 20)])
-    supervisor = runs.once(copy_of(topic, name=topic))
-    assert ids(runs.bootstrap, topic) == list(range(20))
-    assert supervisor.queries[0].query.counts.total == 20
 
 
 def stream(spark: SparkSession, bootstrap: str, topic: str, folder: Path, rows: DataFrame) -> None:
@@ -229,3 +219,58 @@ def test_a_batch_write_is_visible_as_a_whole(
     for _ in range(2):
         save(rows, txnAppId=topic, txnVersion="1")
     assert ids(spark_cluster.bootstrap, topic) == list(range(100))
+
+
+def test_a_table_fed_from_a_transactional_topic_is_exact(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    """Aborted records never arrive, and an open transaction holds back later records."""
+    runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
+    create_topic(runs.bootstrap, topic)
+    producers = [transactional_producer(runs.bootstrap, f"{topic}-{n}") for n in range(2)]
+    first, second = producers
+    numbers = iter(range(100))
+
+    def send(producer: Producer, count: int) -> list[int]:
+        producer.begin_transaction()
+        sent = [next(numbers) for _ in range(count)]
+        for number in sent:
+            producer.produce(topic, json.dumps({"id": number}), partition=number % 3)
+        assert producer.flush(20) == 0
+        return sent
+
+    expected = []
+    for _ in range(2):
+        expected += send(first, 6)
+        send(second, 6)
+        second.abort_transaction(20)
+        first.commit_transaction(20)
+    late = send(first, 6)
+    expected_later = send(second, 6)
+    second.commit_transaction(20)
+    runs.once(to_table(topic))
+    assert sorted(row["id"] for row in runs.rows("table")) == sorted(expected)
+    first.commit_transaction(20)
+    runs.once(to_table(topic))
+    found = sorted(row["id"] for row in runs.rows("table"))
+    assert found == sorted([*expected, *late, *expected_later])
+
+
+def to_table(topic: str) -> str:
+    return f"""
+[pipeline]
+name = "{topic}"
+state = "state"
+[sources.numbers]
+topic = "{topic}"
+schema = "id BIGINT"
+[sinks.table]
+input = "numbers"
+path = "table"
+"""
+
+
+def transactional_producer(bootstrap: str, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    producer.init_transactions(20)
+    return producer

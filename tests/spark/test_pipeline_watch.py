@@ -4,6 +4,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
+from pyspark_riverrun.options import write_options
+from pyspark_riverrun.writing.task import TaskSlot, write_in_transaction
 from riverrun.pipeline.declaration.parser import read_pipeline
 from riverrun.pipeline.run.cluster_watch import (
     ENDS_SECONDS_MAX,
@@ -12,7 +16,9 @@ from riverrun.pipeline.run.cluster_watch import (
     ClusterWatch,
     lag_without_run,
 )
+from riverrun.pipeline.run.display import status_tables
 from riverrun.pipeline.run.status import PipelineStatus, QueryStatus
+from riverrun.pipeline.topics import create_topic
 from tests.processes import serve, until
 from tests.spark.pipelines import write
 from tests.spark.test_pipeline_command import status_with
@@ -103,6 +109,31 @@ def test_lag_grows_during_a_batch(tmp_path: Path) -> None:
         pipeline = read_pipeline(tmp_path / "p.toml")
         (dead,) = lag_without_run(pipeline, replace(status, bootstrap=node.bootstrap)).queries
         assert (dead.state, dead.lag) == ("dead", 6)
+
+
+def test_status_shows_the_transactions_that_a_dead_run_left_open(tmp_path: Path) -> None:
+    text = '[sources.a]\ntopic = "a"\nvalues = "raw"\n[sinks.b]\ninput = "a"\ntopic = "b"\n'
+    (tmp_path / "q.toml").write_text(text)
+    with serve(tmp_path / "node") as node:
+        create_topic(node.bootstrap, "b")
+        pipeline = read_pipeline(tmp_path / "q.toml", bootstrap=node.bootstrap)
+        options = write_options(
+            {
+                "kafka.bootstrap.servers": node.bootstrap,
+                "topic": "b",
+                "kafka.delivery": "exactly-once",
+            }
+        )
+        value = pa.RecordBatch.from_pydict({"value": pa.array([b"x"])})
+        slot = TaskSlot(application=pipeline.progress_id(pipeline.sinks["b"]), job="0")
+        write_in_transaction(options, iter([value]), slot)
+        status = status_with(queries=[QueryStatus(sink="b", state="running")])
+        found = lag_without_run(pipeline, status)
+    assert found.queries[0].open_transactions == 1
+    (shown,) = [
+        each for each in status_tables(found, is_running=False) if each.kind == "transactions"
+    ]
+    assert shown.rows == [["b", 1]]
 
 
 def test_watch_detects_loss_and_return_of_the_cluster(tmp_path: Path) -> None:

@@ -277,6 +277,7 @@ def status(
                 dead letters, restarts
       batch     sink, number of the batch under way, its records, its seconds
       lag       sink, partition, lag; only partitions with a lag
+      transactions  sink, transactions that a dead run has left open
       reason    sink, last failure
 
     \b

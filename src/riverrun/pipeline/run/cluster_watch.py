@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeVar
 
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.offsets import offsets_at
@@ -23,6 +23,8 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.pipeline.declaration.model import Pipeline, Sink, TopicSink
 from riverrun.pipeline.run.status import PipelineStatus, QueryStatus, without_process
+
+Response = TypeVar("Response")
 
 CLIENT_ID = "riverrun-pipeline-watch"
 POLL_EVERY_SECONDS = 1.0
@@ -56,12 +58,23 @@ def with_lag(query: QueryStatus, topics: Sequence[str], ends: LogEnds | None) ->
 
 
 def lag_without_run(pipeline: Pipeline, status: PipelineStatus) -> PipelineStatus:
-    """The status of a pipeline that does not run, with the lag that its sinks have now."""
+    """The status of a pipeline that does not run, with the lag and the open transactions that its
+    sinks have now.
+    """
     stopped = without_process(status)
-    ends = _current_ends(pipeline, status.bootstrap or pipeline.bootstrap)
+    bootstrap = status.bootstrap or pipeline.bootstrap
+    topics = _topics(pipeline)
+    ends: LogEnds | None = None
+    if topics:
+        only = pipeline.is_committed_only
+        ends = _ask(bootstrap, lambda pool: _log_ends(pool, topics, is_committed_only=only))
+    open_ = _ask(bootstrap, lambda pool: _open_transactions(pool, pipeline)) or {}
     sinks = pipeline.sinks
     queries = [
-        with_lag(query, pipeline.topics_of(sinks[query.sink]), ends)
+        replace(
+            with_lag(query, pipeline.topics_of(sinks[query.sink]), ends),
+            open_transactions=open_.get(query.sink, 0),
+        )
         if query.sink in sinks
         else query
         for query in stopped.queries
@@ -69,18 +82,35 @@ def lag_without_run(pipeline: Pipeline, status: PipelineStatus) -> PipelineStatu
     return replace(stopped, queries=queries)
 
 
-def _current_ends(pipeline: Pipeline, bootstrap: str) -> LogEnds | None:
+def _ask(
+    bootstrap: str, request: Callable[[ConnectionPool], Awaitable[Response]]
+) -> Response | None:
     """None if the cluster does not respond."""
-    topics = _topics(pipeline)
 
-    async def ask() -> LogEnds:
+    async def ask() -> Response:
         async with _pool(bootstrap) as pool:
-            return await _log_ends(pool, topics, is_committed_only=pipeline.is_committed_only)
+            return await request(pool)
 
     try:
-        return asyncio.run(asyncio.wait_for(ask(), RESPONSE_SECONDS_MAX)) if topics else None
+        return asyncio.run(asyncio.wait_for(ask(), RESPONSE_SECONDS_MAX))
     except (KafkaError, OSError, UnsupportedApi):
         return None
+
+
+async def _open_transactions(pool: ConnectionPool, pipeline: Pipeline) -> dict[str, int]:
+    """The number of open transactions of each sink that is a topic."""
+    sinks = [sink for sink in pipeline.sinks.values() if isinstance(sink, TopicSink)]
+    if not sinks or not pipeline.is_exactly_once:
+        return {}
+    # Imports Spark, which a pipeline without topics as sinks does not need here.
+    from pyspark_riverrun.delivery.record import is_task_of
+    from pyspark_riverrun.delivery.requests import ongoing_transactions
+
+    found = await ongoing_transactions(pool)
+    return {
+        sink.name: sum(is_task_of(name, pipeline.progress_id(sink)) for name in found)
+        for sink in sinks
+    }
 
 
 class ClusterWatch:

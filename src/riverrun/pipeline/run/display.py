@@ -108,6 +108,12 @@ def status_tables(status: PipelineStatus, *, is_running: bool) -> list[Table]:
     ]
     if behind:
         tables.append(Table(kind="lag", columns=("sink", "partition", "lag"), rows=behind))
+    left_open: list[Sequence[Cell]] = [
+        [query.sink, query.open_transactions] for query in status.queries if query.open_transactions
+    ]
+    if left_open:
+        names = ("sink", "open transactions")
+        tables.append(Table(kind="transactions", columns=names, rows=left_open))
     reasons = [[query.sink, query.reason] for query in status.queries if query.reason]
     if reasons:
         tables.append(Table(kind="reason", columns=("sink", "last failure"), rows=list(reasons)))

@@ -51,6 +51,8 @@ class QueryStatus:
     current_records: int | None = None
     current_since_ms: int | None = None
     dead_letters: int = 0
+    open_transactions: int = 0
+    """Transactions that a run has left open. Readers of the topic wait for their end."""
     restarts: int = 0
     reason: str | None = None
     """The last failure."""

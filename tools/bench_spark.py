@@ -2,7 +2,8 @@
 
 Both read, write and stream in turn against three riverrun nodes on this machine. Ours also writes
 exactly once, which the connector cannot. Each cell is the best of its rounds. The fixed costs of a query and of a stream are measured separately, with a topic
-of one row; all other numbers include them. `--scale 0.05` gives a quick estimate.
+of one row; all other numbers include them. `--scale 0.05` gives a quick estimate, `--bytes 1000`
+only the rows of that size.
 """
 
 import argparse
@@ -164,7 +165,7 @@ def cpu_seconds() -> float:
     return total
 
 
-def run(bench: Bench, scale: float) -> None:
+def run(bench: Bench, scale: float, sizes: list[int]) -> None:
     one = Data(1, 100, 16_000, "none")
     bench.write(OURS, one, one.topic)
     fixed = "fixed cost of a query"
@@ -174,6 +175,8 @@ def run(bench: Bench, scale: float) -> None:
     bench.compare(fixed, "one row", _stream(bench, one, "noop", {}))
     bench.show(fixed, "one row", 1, 100)
     for size, count in ((100, 4_000_000), (1000, 1_000_000)):
+        if size not in sizes:
+            continue
         for batch_bytes in (16_000, 1_000_000):
             for codec in ("none", "zstd"):
                 _rows_of(bench, Data(max(1, int(count * scale)), size, batch_bytes, codec))
@@ -248,6 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1000], help="row sizes")
     chosen = parser.parse_args()
     # Stop the nodes on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -263,7 +267,7 @@ def main() -> None:
         with three_nodes(folder) as bootstrap:
             spark = session("local[2]", "bench", ui=False, config=config)
             spark.sparkContext.setLogLevel("ERROR")
-            run(Bench(spark, bootstrap, sources, chosen.rounds, folder), chosen.scale)
+            run(Bench(spark, bootstrap, sources, chosen.rounds, folder), chosen.scale, chosen.bytes)
             spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -125,7 +125,8 @@ def test_status_shows_the_transactions_that_a_dead_run_left_open(tmp_path: Path)
             }
         )
         value = pa.RecordBatch.from_pydict({"value": pa.array([b"x"])})
-        slot = TaskSlot(application=pipeline.progress_id(pipeline.sinks["b"]), job="0")
+        application = f"{pipeline.progress_id(pipeline.sinks['b'])}/the-id-of-the-topic"
+        slot = TaskSlot(application=application, job="0")
         write_in_transaction(options, iter([value]), slot)
         status = status_with(queries=[QueryStatus(sink="b", state="running")])
         found = lag_without_run(pipeline, status)

@@ -100,6 +100,15 @@ class DeliveryLog:
         """The last committed delivery; None if the application has none."""
         if not await self.exists():
             return None
+        try:
+            return await self._read()
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            self.position = self.offset = self.last = None  # the topic was recreated
+            return await self._read()
+
+    async def _read(self) -> Delivery | None:
         if self.position is None:
             self.position = (await offsets_at(self.pool, {self.at: EARLIEST}))[self.at]
         end = await self._read_stable()

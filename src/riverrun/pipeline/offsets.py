@@ -219,28 +219,27 @@ def decide_by_batch(
             )
         return ApplyBatch(below={}, progress=progress)
     place = "topic" if is_topic else "table"
-    start_over = f"delete the {place} and the checkpoint"
-    if is_topic:
-        start_over = "delete the topic and the checkpoint, and set another pipeline.name"
     if stored.query != query:
         raise CannotContinue(
             f"the {place} was filled from another checkpoint, which held the state of the query's "
             "windows and joins. Continuing would lose or duplicate rows. Restore that checkpoint, "
-            f"or {start_over}"
+            f"or delete the {place} and the checkpoint to fill it from the start"
         )
     done = stored.batch
     assert done is not None, "a query is stored with its batch"
     if done + 1 < batch.id:
         raise CannotContinue(
             f"the checkpoint continues with batch {batch.id}, but the {place} ends with batch "
-            f"{done}: it was restored to an older state. To fill it from the start, {start_over}"
+            f"{done}: it was restored to an older state. Delete the {place} and the checkpoint to "
+            "fill it from the start"
         )
     digest = batch.digest if batch.id == done else batch.digest_before
     if batch.id < done or digest != stored.digest:
         raise CannotContinue(
             f"the {place} ends with batch {done}, but batch {batch.id} of the checkpoint has other "
             "records: the checkpoint is an older one or a copy. Continuing would lose or duplicate "
-            f"rows. Restore the checkpoint that filled the {place}, or {start_over}"
+            f"rows. Restore the checkpoint that filled the {place}, or delete both to fill it from "
+            "the start"
         )
     return SkipBatch() if batch.id == done else ApplyBatch(below={}, progress=progress)
 

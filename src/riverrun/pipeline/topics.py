@@ -76,6 +76,21 @@ def look_up_topics(bootstrap: str, names: Sequence[str]) -> Topics:
     return run_request(bootstrap, request)
 
 
+def topic_id(bootstrap: str, name: str) -> str:
+    """The id of a topic that exists, although a node may not know it yet."""
+
+    async def request(pool: ConnectionPool) -> str:
+        async def once() -> str:
+            row = (await pool.metadata([name])).topics[0]
+            if row.error_code is not ErrorCode.NONE:
+                raise KafkaError(row.error_code, f"topic {name}: {row.error_code.name}")
+            return str(row.topic_id)
+
+        return await pool.try_again(once)
+
+    return run_request(bootstrap, request)
+
+
 def first_record_ranges(
     bootstrap: str, names: Sequence[str], count_max: int
 ) -> dict[TopicPartition, tuple[int, int]]:

@@ -103,12 +103,14 @@ async def _open_transactions(pool: ConnectionPool, pipeline: Pipeline) -> dict[s
     if not sinks or not pipeline.is_exactly_once:
         return {}
     # Imports Spark, which a pipeline without topics as sinks does not need here.
-    from pyspark_riverrun.delivery.record import is_task_of
+    from pyspark_riverrun.delivery.record import ID_PREFIX
     from pyspark_riverrun.delivery.requests import ongoing_transactions
 
     found = await ongoing_transactions(pool)
     return {
-        sink.name: sum(is_task_of(name, pipeline.progress_id(sink)) for name in found)
+        sink.name: sum(
+            name.startswith(f"{ID_PREFIX}{pipeline.progress_id(sink)}/") for name in found
+        )
         for sink in sinks
     }
 

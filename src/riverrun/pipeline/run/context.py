@@ -15,7 +15,7 @@ from riverrun.pipeline.sources.schemas import PinnedSchema
 from riverrun.pipeline.state.checkpoint import QueryCheckpoint
 from riverrun.pipeline.state.hadoop_files import HadoopFiles
 from riverrun.pipeline.state.versioned_file import LocalFiles
-from riverrun.pipeline.topics import Topics, look_up_topics
+from riverrun.pipeline.topics import Topics, look_up_topics, topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,15 @@ class QueryContext:
         return {"kafka.bootstrap.servers": self.pipeline.bootstrap, **settings}
 
     def open_delivery(self) -> TopicDelivery | None:
-        """Fence older drivers of the sink. None for a table, and for a topic at least once."""
+        """Fence older drivers of the sink. None for a table, and for a topic at least once.
+
+        The id of the topic is part of the name: a recreated topic is filled from the start, as a
+        table would be.
+        """
         if isinstance(self.sink, TableSink) or not self.pipeline.is_exactly_once:
             return None
-        return TopicDelivery.open(self.client_options, self.progress_id)
+        filled = topic_id(self.pipeline.bootstrap, self.sink.topic)
+        return TopicDelivery.open(self.client_options, f"{self.progress_id}/{filled}")
 
     @property
     def checkpoint(self) -> QueryCheckpoint:

@@ -121,17 +121,15 @@ def check_stateful_start(
         )
     if has_batches or stored.is_blank:
         return
-    if isinstance(sink, TopicSink):
-        raise CannotContinue(
-            f"sinks.{sink.name}: topic {sink.topic} has records of this sink, but the checkpoint "
-            "with the state of the query's windows and joins is missing. Continuing would lose or "
-            "duplicate records. Restore the checkpoint, or set another pipeline.name to write all "
-            "of them again"
-        )
+    match sink:
+        case TableSink():
+            kind, place = "table", f"the table at {sink.path}"
+        case TopicSink():
+            kind, place = "topic", f"topic {sink.topic}"
     raise CannotContinue(
-        f"sinks.{sink.name}: the table at {sink.path} has rows, but the checkpoint with the "
-        "state of the query's windows and joins is missing. Continuing would lose or "
-        "duplicate rows. Restore the checkpoint, or delete the table to fill it from the start"
+        f"sinks.{sink.name}: {place} has rows, but the checkpoint with the state of the query's "
+        "windows and joins is missing. Continuing would lose or duplicate rows. Restore the "
+        f"checkpoint, or delete the {kind} to fill it from the start"
     )
 
 

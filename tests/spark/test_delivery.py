@@ -399,6 +399,13 @@ def test_an_open_transaction_of_another_application_delays_nobody(world: World) 
     world.link.run(stuck.abort())
 
 
+def test_a_reader_of_a_log_that_was_recreated_starts_again(world: World) -> None:
+    world.commit(world.batch(0), 0)
+    log = DeliveryLog(world.link.pool, world.application, position=10**9)
+    last = world.link.run(log.read())
+    assert last is not None and last.version == 0
+
+
 def test_a_batch_write_without_a_name_leaves_no_delivery(world: World) -> None:
     writer = BatchWriter(world.options())
     message = writer.write(iter([rows(["a", "b"])]))

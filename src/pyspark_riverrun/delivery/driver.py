@@ -102,8 +102,9 @@ class DeliveryDriver:
             for one, code in zip(delivery.transactions, ended, strict=True)
             if code is not ErrorCode.NONE and not await is_committed(self._pool, one)
         ]
-        self.last = delivery.finished()
-        await self._store(self.last, copied=aborted)
+        finished = delivery.finished()
+        await self._store(finished, copied=aborted)
+        self.last = finished
 
     async def _end(
         self, transactions: Sequence[OpenTransaction], *, is_commit: bool

@@ -85,9 +85,8 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
 BEHAVIOUR = """\
 ## Missing features besides these APIs
 - **Transactions**: a producer with a `transactional.id` gets an error. Idempotence works.
-- **TLS, SASL and ACLs**: listeners are PLAINTEXT, and every client may do everything. A listener
-  named SSL, SASL_SSL or SASL_PLAINTEXT and Kafka's security settings are refused: a node does not
-  start with them, and AlterConfigs gets INVALID_CONFIG.
+- **Security**: GSSAPI (Kerberos), delegation tokens, JKS and PKCS12 stores (PEM works), custom
+  principal builders and authorizers.
 - **Settings of groups and of client metrics subscriptions**: DescribeConfigs lists them with Kafka's
   defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to the newer group
   protocols and to KIP-714.

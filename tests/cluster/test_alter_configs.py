@@ -12,7 +12,6 @@ from riverrun.cluster.configs.alter_configs import (
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode
-from riverrun.model.security import NOT_SUPPORTED
 from riverrun.wire.messages import alter_configs_request as replacing
 from riverrun.wire.messages import incremental_alter_configs_request as incremental
 from tests.cluster.fakes import make_configs, replayed
@@ -258,14 +257,29 @@ def test_settings_without_effect_are_refused_but_can_be_deleted(
     assert texts(image, "x", kind) == {}
 
 
-@pytest.mark.parametrize("broker", ["", "1"])
-def test_security_settings_of_brokers_are_refused(image: Image, broker: str) -> None:
+def test_certificates_of_a_listener_may_change_at_run_time(image: Image) -> None:
     name = "listener.name.external.ssl.keystore.location"
-    refused = (ErrorCode.INVALID_CONFIG, f"{name}: {NOT_SUPPORTED}")
-    response, after = change(image, BROKER, broker, (name, SET, "/key"))
-    assert (response, after) == (refused, image)
-    response, after = replace(image, BROKER, broker, {name: "/key"})
-    assert (response, after) == (refused, image)
+    response, after = change(image, BROKER, "1", (name, SET, "/key"))
+    assert response == DONE
+    assert texts(after, "1", BROKER) == {name: "/key"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "name"),
+    [
+        ("", "listener.name.external.ssl.keystore.location"),
+        ("1", "listener.name.external.ssl.client.auth"),
+        ("1", "listener.name.external.plain.sasl.jaas.config"),
+        ("1", "ssl.keystore.location"),
+    ],
+)
+def test_other_security_settings_cannot_change_at_run_time(
+    image: Image, broker: str, name: str
+) -> None:
+    (code, message), after = change(image, BROKER, broker, (name, SET, "/key"))
+    assert (code, after) == (ErrorCode.INVALID_CONFIG, image)
+    assert message is not None
+    assert "dynamically" in message
 
 
 def test_stored_security_setting_can_be_deleted_and_allows_other_changes(image: Image) -> None:

@@ -42,6 +42,7 @@ from riverrun.wire.messages.offset_fetch_request import (
 from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 from tests.cluster.fakes import make_configs
 from tests.coordinator.fakes import Node, run
+from tests.server.access import OPEN_ACCESS
 
 ORDERS = UUID(int=0xABCDEF)
 STRANGE = UUID(int=0x123456)
@@ -83,6 +84,7 @@ class Server:
         self.metadata = SimpleNamespace(current=image_of(topic("orders", ORDERS, 2)))
         self.created: list[str] = []
         self.services: Any = SimpleNamespace(
+            access=OPEN_ACCESS,
             groups=node.groups,
             metadata=self.metadata,
             forwarder=self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from uuid import UUID
 
 from riverrun.model.ids import NodeId
@@ -23,6 +24,7 @@ def test_controller_registers_with_its_address_and_features() -> None:
     async def scenario() -> None:
         services = node.services
         services.image_waits = ImageWaits(lambda: node.log.current)
+        services.security = SimpleNamespace(protocols={})
         channel = ControllerChannel(node.log, SystemRandomness(), router=node.router, name="test")
         address = Address(name="CONTROLLER", host="c1", port=9093)
         registration = ControllerRegistration(services, channel, address, INCARNATION)

@@ -14,7 +14,11 @@ from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.metadata.image import Endpoint, Image
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import BrokerLoad
+from riverrun.ports.clock import SystemClock
+from riverrun.ports.metrics import Metrics
+from riverrun.ports.randomness import SystemRandomness
 from riverrun.server.controller_link.disk_poll import DiskPoll
+from riverrun.server.security.node_security import NodeSecurity
 from tests.cluster.fakes import cluster_of
 from tests.processes import Server, free_ports, serve
 
@@ -49,7 +53,15 @@ def test_poll_measures_disks_and_keeps_old_measurements(node: Server, tmp_path: 
     state = PlacementState()
     old = BrokerLoad(disk_bytes=1, disk_capacity=2, replicas=3)
     state.loads = {NodeId(2): old, NodeId(9): old}
-    asyncio.run(DiskPoll(state, lambda: image, lambda: True).poll())
+    security = NodeSecurity(
+        {},
+        ["PLAINTEXT"],
+        image=lambda: image,
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
+        metrics=Metrics(),
+    )
+    asyncio.run(DiskPoll(state, lambda: image, lambda: True, security=security).poll())
     assert list(state.loads) == [1, 2], "broker 3 was never measured, broker 9 is not registered"
     assert state.loads[NodeId(2)] is old
     measured = state.loads[NodeId(1)]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.security.principal import ANONYMOUS
 from riverrun.server.dispatch.context import Peer
 from riverrun.server.dispatch.router import Call, Refused
 from riverrun.wire.apis import ApiKey
@@ -53,7 +54,7 @@ def test_handler_gets_context_and_request_and_its_response_is_framed(version: in
     assert decode_frame(ApiKey.HEARTBEAT, version, response) == (99, FINE)
     ((context, request),) = seen
     assert request == BEAT
-    assert context == (version, 99, "tester", "10.0.0.1", "PLAINTEXT", 7)
+    assert context == (version, 99, "tester", "10.0.0.1", "PLAINTEXT", 7, ANONYMOUS)
     assert network.count("riverrun_requests_total", api="Heartbeat") == 1
 
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "cluster": "riverrun.cli.cluster.command",
     "quorum": "riverrun.cli.quorum.command",
     "top": "riverrun.cli.top.command",
+    "certs": "riverrun.cli.certs.command",
     "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",
     "bench": "riverrun.cli.benchmark.command",

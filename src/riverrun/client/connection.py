@@ -1,8 +1,9 @@
 """A connection to a broker that sends requests and matches responses to them.
 
-``BrokerProtocol`` holds the part that every connection needs: connecting, and agreeing on the API
-versions that both sides support (KIP-511). ``Connection`` pipelines requests of any API and decodes
-their responses. ``stream.py`` has the other kind of connection, for large fetch responses.
+``BrokerProtocol`` holds the part that every connection needs: connecting, with TLS if asked for,
+agreeing on the API versions that both sides support (KIP-511), and logging in. ``Connection``
+pipelines requests of any API and decodes their responses. ``stream.py`` has the other kind of
+connection, for large fetch responses.
 
 A request that times out aborts the connection, because later responses cannot be expected either.
 Bytes that are unsent by then are never sent: a paused node would execute the request after it
@@ -12,6 +13,7 @@ resumes, although the retry was already executed by another node. The pool retri
 from __future__ import annotations
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self, cast
@@ -19,6 +21,12 @@ from typing import Any, Self, cast
 from msgspec import Struct
 
 import riverrun
+from riverrun.client.security import (
+    RENEW_SHARE,
+    AuthenticationFailed,
+    ClientSecurity,
+    log_in,
+)
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import KNOWN_APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest, decode_response, encode_request
@@ -40,6 +48,18 @@ class UnsupportedApi(Exception):
     """The broker does not serve the API, or no version of it that we support."""
 
 
+def tls_error(address: str, error: ssl.SSLError) -> ConnectionError:
+    """A failed TLS handshake in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return AuthenticationFailed(
+            f"the certificate of {address} is not trusted: {error.verify_message}"
+        )
+    reason = error.reason or str(error)
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return ConnectionError(f"{address} does not speak TLS; is its listener PLAINTEXT?")
+    return ConnectionError(f"TLS with {address} failed: {reason}")
+
+
 class BrokerProtocol(asyncio.BaseProtocol, ABC):
     """The transport of a connection, and the API versions that the broker serves."""
 
@@ -52,6 +72,8 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         """Finalised features of the cluster, with the version that is in use (KIP-584)."""
         self._timeout_s = timeout_s
         self._transport: asyncio.Transport | None = None
+        self._security: ClientSecurity | None = None
+        self._renew_at: float | None = None
 
     @classmethod
     async def connect(
@@ -62,17 +84,24 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         client_id: str = "riverrun",
         timeout_s: float = 30.0,
         connect_timeout_s: float = 5.0,
+        security: ClientSecurity | None = None,
     ) -> Self:
-        """Connect and agree on API versions. Raises OSError (TimeoutError) or UnsupportedApi."""
+        """Connect, agree on API versions and log in.
+
+        Raises OSError (TimeoutError, AuthenticationFailed) or UnsupportedApi.
+        """
         address = f"{host}:{port}"
         loop = asyncio.get_running_loop()
         connection: Self | None = None
+        tls = None if security is None else security.tls
         try:
             async with asyncio.timeout(connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: cls(address, client_id, timeout_s), host, port
+                    lambda: cls(address, client_id, timeout_s), host, port, ssl=tls
                 )
+                connection._security = security
                 connection._note_versions(await connection._request_versions())
+                await connection.log_in()
         except BaseException as error:
             # Also after a cancellation: the caller never gets the connection, so close it here.
             if connection is not None:
@@ -80,8 +109,24 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
             if isinstance(error, TimeoutError):
                 text = f"{address} did not answer within {connect_timeout_s:g} s"
                 raise TimeoutError(text) from None
+            if isinstance(error, ssl.SSLError):
+                raise tls_error(address, error) from None
             raise
         return connection
+
+    async def log_in(self) -> None:
+        """Authenticate, also again before the session ends (KIP-368)."""
+        security = self._security
+        if security is None or security.login is None:
+            return
+        seconds = await log_in(security.login, security.randomness, self.address, self._ask)
+        loop = asyncio.get_running_loop()
+        self._renew_at = loop.time() + seconds * RENEW_SHARE if seconds > 0 else None
+
+    @property
+    def must_log_in(self) -> bool:
+        """Whether the session ends soon."""
+        return self._renew_at is not None and asyncio.get_running_loop().time() >= self._renew_at
 
     @property
     def is_closed(self) -> bool:
@@ -109,6 +154,10 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
     @abstractmethod
     async def _request_versions(self) -> ApiVersionsResponse: ...
 
+    @abstractmethod
+    async def _ask(self, key: ApiKey, message: Struct) -> Any:
+        """Send a request and wait for its response, also while the connection logs in."""
+
     def _note_versions(self, response: ApiVersionsResponse) -> None:
         if response.error_code is not ErrorCode.NONE:
             raise ConnectionError(f"{self.address} rejected us: {response.error_code.name}")
@@ -132,6 +181,7 @@ class Connection(BrokerProtocol, asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._lost = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         """Close after all written bytes are sent."""
@@ -174,10 +224,40 @@ class Connection(BrokerProtocol, asyncio.Protocol):
 
     async def send_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> None:
         """``send`` with an encoded body in parts."""
+        await self._renew()
         await self._wait_to_write(key, self._timeout_s)
         self._write(key, version, body)
 
+    async def _ask(self, key: ApiKey, message: Struct) -> Any:
+        version = self.version_of(key)
+        body = (encode_request(key, version, message),)
+        return await self._exchange(key, version, body, self._timeout_s)
+
     async def _request(
+        self, key: ApiKey, version: int, body: Sequence[Buffer], limit_s: float
+    ) -> Any:
+        await self._renew()
+        return await self._exchange(key, version, body, limit_s)
+
+    async def _renew(self) -> None:
+        """Log in again if the session ends soon. Other requests wait meanwhile."""
+        if self._renewing is None:
+            if not self.must_log_in:
+                return
+            self._renewing = asyncio.ensure_future(self.log_in())
+            self._renewing.add_done_callback(self._renewed)
+        try:
+            await asyncio.shield(self._renewing)
+        except OSError:
+            self.abort()
+            raise
+
+    def _renewed(self, done: asyncio.Task[None]) -> None:
+        self._renewing = None
+        if not done.cancelled():
+            done.exception()
+
+    async def _exchange(
         self, key: ApiKey, version: int, body: Sequence[Buffer], limit_s: float
     ) -> Any:
         await self._wait_to_write(key, limit_s)

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from riverrun.client.connection import Connection
 from riverrun.client.retry import RETRIABLE, STALE_COORDINATOR, STALE_LEADER, RetryPolicy
+from riverrun.client.security import AuthenticationFailed, ClientSecurity
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.randomness import Randomness, SystemRandomness
 from riverrun.wire.apis import ApiKey
@@ -97,6 +98,7 @@ class ConnectionPool:
         connect_timeout_s: float = 5.0,
         retry: RetryPolicy | None = None,
         randomness: Randomness | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         assert bootstrap, "a cluster has at least one address"
         self._bootstrap = list(bootstrap)
@@ -105,6 +107,7 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self.retry = retry or RetryPolicy()
         self._randomness = randomness or SystemRandomness()
+        self._security = security
         self._connections: dict[Address, Connection] = {}
         self._locks: dict[Address, asyncio.Lock] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -202,6 +205,8 @@ class ConnectionPool:
                     self.cluster.topics.clear()
                 if error.code in STALE_COORDINATOR | STALE_LEADER:
                     self._forget_coordinator(group, transactional_id)
+            except AuthenticationFailed:
+                raise
             except OSError as error:
                 failure = error
                 self.cluster.topics.clear()
@@ -225,6 +230,8 @@ class ConnectionPool:
             if address not in failures:
                 try:
                     return await self._connection(address)
+                except AuthenticationFailed:
+                    raise  # all nodes have the same users
                 except OSError as error:
                     failures[address] = _describe(error)
         tried = ", ".join(f"{host}:{port} ({why})" for (host, port), why in failures.items())
@@ -256,6 +263,8 @@ class ConnectionPool:
         address = self.cluster.nodes[node_id]
         try:
             return await self._connection(address)
+        except AuthenticationFailed:
+            raise
         except OSError as error:
             place = f"node {node_id} at {address[0]}:{address[1]}"
             raise ConnectionError(f"{place} does not answer: {_describe(error)}") from error
@@ -275,6 +284,7 @@ class ConnectionPool:
                 client_id=self._client_id,
                 timeout_s=self.request_timeout_s,
                 connect_timeout_s=self._connect_timeout_s,
+                security=self._security,
             )
             self._connections[address] = made
             return made

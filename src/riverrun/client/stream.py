@@ -9,12 +9,19 @@ received, never with a declared length, and shrinks on request.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from riverrun.client.connection import RESPONSE_BYTES_MAX, BrokerProtocol
 from riverrun.wire.apis import ALL_APIS, ApiKey
 from riverrun.wire.codec import MalformedRequest, decode_response, encode_request
-from riverrun.wire.headers import LENGTH, read_response_header, request_frame
+from riverrun.wire.headers import (
+    LENGTH,
+    has_flexible_response_header,
+    read_response_header,
+    request_frame,
+)
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
 from riverrun.wire.primitives import Buffer
@@ -51,6 +58,19 @@ class StreamConnection(BrokerProtocol, asyncio.BufferedProtocol):
         except MalformedRequest as error:
             raise ConnectionError(f"malformed response from {self.address}: {error}") from error
         return response
+
+    async def _ask(self, key: ApiKey, message: Struct) -> Any:
+        """Only while no other request is pending."""
+        api, version = ALL_APIS[key], self.version_of(key)
+        body = encode_request(key, version, message)
+        self.send(request_frame(api, version, 0, self.client_id, body))
+        frame = bytes(await self.receive())
+        is_flexible = has_flexible_response_header(api, version)
+        try:
+            _, at = read_response_header(frame, is_flexible=is_flexible)
+            return decode_response(key, version, frame, at)
+        except MalformedRequest as error:
+            raise ConnectionError(f"malformed response from {self.address}: {error}") from error
 
     # Requests and responses
 

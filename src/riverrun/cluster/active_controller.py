@@ -69,6 +69,8 @@ log = structlog.get_logger("riverrun.controller")
 Decide = Callable[["Image"], Decision[R]]
 """A controller decision: pure, and called once with the newest image."""
 
+Founding = Callable[[], Sequence["Record"]]
+
 Probe = Callable[[NodeId], Awaitable[bool]]
 """Whether a broker may be alive. False only where its death is proven: the connection was refused,
 or another incarnation answered in its place. A stopped process still accepts connections."""
@@ -128,9 +130,12 @@ class ActiveController:
         probe: Probe | None = None,
         metrics: Metrics | None = None,
         pending_max: int = PENDING_MAX,
+        founding: Founding = lambda: (),
     ) -> None:
+        """``founding`` returns further records of a new cluster: its first user."""
         self._metadata = metadata
         self._configs = configs
+        self._founding = founding
         self._clock = clock or SystemClock()
         self.settings = settings or ControllerSettings()
         self._probe = probe
@@ -296,7 +301,9 @@ class ActiveController:
             self.connection_lost(old)
 
     def _activate(self) -> None:
-        is_done = self._attempt("activation", lambda image: activate(self._configs, image))
+        is_done = self._attempt(
+            "activation", lambda image: activate(self._configs, image, self._founding)
+        )
         self._is_activation_due = not is_done
 
     # Periodic work
@@ -468,7 +475,7 @@ class ActiveController:
             await asyncio.sleep(PROBE_PAUSE_SECONDS)
 
 
-def activate(configs: Configs, image: Image) -> Decision[None]:
+def activate(configs: Configs, image: Image, founding: Founding = lambda: ()) -> Decision[None]:
     """The first decision of a new active controller.
 
     It finalises the features of a new cluster and elects leaders where there are none: the previous
@@ -478,6 +485,8 @@ def activate(configs: Configs, image: Image) -> Decision[None]:
     is_new = METADATA_VERSION_FEATURE not in image.features
     if is_new:
         records += first_records()
+    if not image.brokers and not image.entries:
+        records += founding()  # no broker has ever been registered: the cluster is new
     if is_new or is_elr_enabled(image):
         records += records_to_enable(configs, image)
     records += elect_leaderless(configs, image)

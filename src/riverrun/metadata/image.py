@@ -25,6 +25,7 @@ from riverrun.model.ids import (
     TopicId,
     TopicName,
 )
+from riverrun.security.protocols import SecurityProtocol
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
@@ -52,13 +53,6 @@ class ConfigType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
-
-
-class SecurityProtocol(IntEnum):
-    PLAINTEXT = 0
-    SSL = 1
-    SASL_PLAINTEXT = 2
-    SASL_SSL = 3
 
 
 class LeaderRecoveryState(IntEnum):

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from riverrun.metadata.image import BrokerImage, ControllerImage, Endpoint, SecurityProtocol
+from riverrun.metadata.image import BrokerImage, ControllerImage, Endpoint
 from riverrun.metadata.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -18,6 +18,7 @@ from riverrun.metadata.records import (
     RegisterControllerRecord,
 )
 from riverrun.model.ids import NodeId
+from riverrun.security.protocols import SecurityProtocol
 
 FENCED = 1
 UNFENCED = -1

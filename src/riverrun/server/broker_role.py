@@ -334,6 +334,7 @@ def _build_lifecycle(
         rack=settings.identity.rack or None,
         directories=(logs.directory_id,),
         features=SUPPORTED_FEATURES,
+        protocols=node.security.protocols,
         previous_epoch=previous_run.continued_epoch(
             logs.files,
             logs,
@@ -373,6 +374,7 @@ def _build_group_lag(services: BrokerServices) -> GroupLag:
         image=lambda: services.metadata.current,
         endpoint_of=partial(broker_endpoint, services),
         clock=services.clock,
+        security=services.security.to_brokers,
     )
 
 
@@ -390,6 +392,7 @@ def _build_fetchers(services: BrokerServices) -> Fetchers:
         randomness=services.randomness,
         metrics=services.metrics,
         lost=lambda leader: services.broker_visibility.leader_lost(leader, clock.monotonic()),
+        security=services.security.to_brokers,
     )
 
 

@@ -153,6 +153,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
         node.request_stop(reason)
 
     _stop_on_request(stop, supervision.parent_descriptor)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload_certificates)
     manager.starting()
     frozen = FrozenObjects(node.count_logs)
     frozen.start()
@@ -185,6 +186,9 @@ async def _start(node: Node) -> int | None:
         return STOPPED
     except (FormationError, RegistrationRefused) as error:
         log.error("cannot join a cluster", error=str(error))
+        return REFUSED
+    except SettingError as error:
+        log.error("invalid setting", error=str(error))
         return REFUSED
     except (DirectoryError, MetadataError) as error:
         log.error("cannot use the data directory", error=str(error))

@@ -21,7 +21,7 @@ import structlog
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.delta import Delta
-from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.image import Image
 from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.model.invariants import InvariantViolation
 from riverrun.ports.aio import OwnedTasks
@@ -31,14 +31,15 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.raft.messages import Request
 from riverrun.server.broker_role import BrokerRole
-from riverrun.server.controller_link.auto_balance import AutoBalance, planner_for
+from riverrun.server.controller_link.auto_balance import planner_for
+from riverrun.server.controller_link.balancing import start_balancing
 from riverrun.server.controller_link.channel import ControllerChannels
 from riverrun.server.controller_link.controller_registration import ControllerRegistration
-from riverrun.server.controller_link.disk_poll import DiskPoll
 from riverrun.server.controller_link.lifecycle import Phase
 from riverrun.server.controller_link.probe import BrokerProbe
 from riverrun.server.dispatch.broker_visibility import BrokerVisibility
 from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.controller_router import build_controller_router
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.response_cache import ResponseCache
@@ -48,17 +49,18 @@ from riverrun.server.formation.formation import Formation
 from riverrun.server.logs import error_text
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener
+from riverrun.server.network.live_settings import listener_updates
 from riverrun.server.network.memory import SendMemory
 from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
-from riverrun.server.requests import quorum_fetch
-from riverrun.server.requests.envelope import Envelopes
+from riverrun.server.security.access import AccessControl
+from riverrun.server.security.first_user import first_user_records
+from riverrun.server.security.node_security import NodeSecurity, build_security
 from riverrun.server.services import NodeServices
 from riverrun.server.settings import Address, NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log_manager import LogManager
-from riverrun.wire.apis import CONTROLLER_ROUTES, FORWARDED, ApiKey
 
 log = structlog.get_logger("riverrun")
 
@@ -101,6 +103,12 @@ class Node:
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
         self._broker: BrokerRole | None = None
+        self._security: NodeSecurity | None = None
+
+    def reload_certificates(self) -> None:
+        """Read all certificates again (SIGHUP)."""
+        if self._security is not None and self._security.certificates is not None:
+            self._security.certificates.reload(is_forced=True)
 
     @property
     def metadata(self) -> MetadataLog | None:
@@ -135,29 +143,19 @@ class Node:
     async def _start(self) -> None:
         began = self._clock.monotonic()
         settings = self.settings
-        services = await self._build_services()
-        router = self._build_controller_router(services)
-        channels = self._channels = ControllerChannels(services.metadata, self._randomness, router)
+        ports = self._clock, self._randomness, self.metrics
+        security = self._security = build_security(settings, self._image, *ports, self._tasks)
+        services = await self._build_services(security)
+        router = build_controller_router(services, on_bug=self._handler_failed)
+        channels = self._channels = ControllerChannels(
+            services.metadata, self._randomness, router, security.to_controllers
+        )
         listener = self._listener = self._build_listener(services, router)
         services.metadata.subscribe(services.image_waits.published)
-        services.metadata.subscribe(partial(self._configure_listener, services, listener))
+        services.metadata.subscribe(listener_updates(services, listener))
         services.metadata.on_leadership(services.controller.on_leadership)
         self._tasks.start(services.controller.run(), name="controller")
-        metadata = services.metadata
-        disk_poll = DiskPoll(
-            services.controller.placement, lambda: metadata.newest, lambda: metadata.is_active
-        )
-        self._tasks.start(disk_poll.run(), name="disk poll")
-        auto_balance = AutoBalance(
-            services.controller,
-            metadata,
-            services.configs,
-            settings.balance,
-            self._clock,
-            sizes=disk_poll.sizes,
-            planner=planner_for(self._files),
-        )
-        self._tasks.start(auto_balance.run(), name="auto balance")
+        start_balancing(services, self._tasks, planner_for(self._files))
         self._tasks.start(services.metadata.run(), name="metadata log")
         controller = settings.controller_address()
         if controller is not None:
@@ -176,7 +174,11 @@ class Node:
             seconds=round(self._clock.monotonic() - began, 3),
         )
 
-    async def _build_services(self) -> NodeServices:
+    def _image(self) -> Image:
+        """The newest published metadata; empty until the metadata log is open."""
+        return Image() if self._metadata is None else self._metadata.current
+
+    async def _build_services(self, security: NodeSecurity) -> NodeServices:
         settings = self.settings
         directory = self._directory = LogDirectory.open(
             self._files,
@@ -194,19 +196,24 @@ class Node:
             files=self._files,
             clock=self._clock,
             randomness=self._randomness,
+            security=security,
             stopping=self._stopping,
             sockets=self._sockets,
         ).form()
         log_manager = self._log_manager = LogManager(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
         )
-        metadata = self._metadata = await self._open_metadata(directory, log_manager, formed)
+        metadata = self._metadata = await self._open_metadata(
+            directory, log_manager, formed, security
+        )
         declare_quorum_metrics(self.metrics, metadata)
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
         )
         return NodeServices(
             settings=settings,
+            security=security,
+            access=AccessControl(settings.authorization, self._image),
             clock=self._clock,
             randomness=self._randomness,
             metrics=self.metrics,
@@ -219,6 +226,7 @@ class Node:
                 settings=settings.controller,
                 probe=BrokerProbe(lambda: metadata.newest),
                 metrics=self.metrics,
+                founding=partial(first_user_records, settings.authorization, self._randomness),
             ),
             logs=directory,
             log_manager=log_manager,
@@ -230,7 +238,11 @@ class Node:
         )
 
     async def _open_metadata(
-        self, directory: LogDirectory, log_manager: LogManager, formed: Formed
+        self,
+        directory: LogDirectory,
+        log_manager: LogManager,
+        formed: Formed,
+        security: NodeSecurity,
     ) -> MetadataLog:
         settings = self.settings
         controller = settings.controller_advertised()
@@ -247,6 +259,7 @@ class Node:
             settings.quorum,
             name=f"riverrun-{settings.node_id}",
             before=before_request,
+            security=security.to_controllers,
         )
         metadata = await MetadataLog.open(
             store,
@@ -276,23 +289,6 @@ class Node:
         metadata.subscribe(published)
         return metadata
 
-    def _build_controller_router(self, services: NodeServices) -> Router:
-        forwarded = Router(
-            services,
-            metrics=self.metrics,
-            clock=self._clock,
-            apis={key: api for key, api in CONTROLLER_ROUTES.items() if key in FORWARDED},
-            on_bug=self._handler_failed,
-        )
-        return Router(
-            services,
-            metrics=self.metrics,
-            clock=self._clock,
-            apis=CONTROLLER_ROUTES,
-            modules={ApiKey.FETCH: quorum_fetch, ApiKey.ENVELOPE: Envelopes(forwarded)},
-            on_bug=self._handler_failed,
-        )
-
     def _build_listener(self, services: NodeServices, controller_router: Router) -> Listener:
         def closed(peer: Peer) -> None:
             """Let the controller probe a broker whose connection broke."""
@@ -307,14 +303,8 @@ class Node:
             metrics=self.metrics,
             send_memory=services.send_memory,
             closed=closed,
+            guards=services.security.guards,
         )
-
-    def _configure_listener(
-        self, services: NodeServices, listener: Listener, delta: Delta, image: Image
-    ) -> None:
-        """Apply changed connection limits."""
-        if any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs):
-            listener.configure(services.configs.effective(image, self.settings.network))
 
     def _register_controller(self, services: NodeServices, channels: ControllerChannels) -> None:
         address = self.settings.controller_advertised()
@@ -361,6 +351,7 @@ class Node:
             clock=self._clock,
             forward=forwarder.forward,
             on_bug=self._handler_failed,
+            access=services.access.check,
         )
         for address in self.settings.client_addresses():
             if address not in self._sockets:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from riverrun.server.fetch.session_cache import FetchSessions
     from riverrun.server.metrics.topic_traffic import TopicsTraffic
     from riverrun.server.network.memory import SendMemory
+    from riverrun.server.security.access import AccessControl
+    from riverrun.server.security.node_security import NodeSecurity
     from riverrun.server.settings import NodeSettings
     from riverrun.server.transactions.transactional_produce import TransactionalProduces
     from riverrun.server.transactions.verification import TransactionVerifier
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 class NodeServices(Struct, frozen=True, kw_only=True, eq=False):
     settings: NodeSettings
+    security: NodeSecurity
+    access: AccessControl
     clock: Clock
     randomness: Randomness
     metrics: Metrics

@@ -25,7 +25,6 @@ from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.transactions.settings import TransactionSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId
-from riverrun.model.security import check_security, is_security_setting
 from riverrun.model.setting_names import SYNONYMS, flattened, not_toml, overridden
 from riverrun.model.settings import Setting, SettingError, SettingKind, Settings, setting
 from riverrun.placement.settings import PlacementSettings
@@ -36,6 +35,16 @@ from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.host.settings import PROCESSES, HostSettings
 from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.security.settings import (
+    SECURITY_GROUPS,
+    AuthorizationSettings,
+    ListenerSettings,
+    SaslSettings,
+    TlsFileSettings,
+    inter_broker_listener,
+    listener_protocols,
+    prefixed_setting,
+)
 from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
@@ -175,18 +184,23 @@ class NodeSettings:
     follower: FollowerSettings
     metrics: MetricsSettings
     host: HostSettings
+    listener: ListenerSettings
+    tls: TlsFileSettings
+    sasl: SaslSettings
+    authorization: AuthorizationSettings
     given: Mapping[str, str]
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
         """Validate every name and value. Raises ``SettingError``."""
-        check_security(texts)
         known = _names()
         for name, text in texts.items():
-            if name not in known:
+            if name not in known and prefixed_setting(name) is None:
                 near = get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else "`riverrun docs settings` lists them"
-                raise SettingError(name, text, f"unknown setting; {hint}")
+                is_secret = any(word in name for word in ("passw", "secret", "jaas", "key"))
+                shown = "(hidden)" if is_secret else text
+                raise SettingError(name, shown, f"unknown setting; {hint}")
         groups = {field: group.from_texts(texts) for field, group in GROUPS.items()}
         made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]
         if len(made.identity.log_dirs) != 1:
@@ -212,6 +226,8 @@ class NodeSettings:
         if made.formation.is_broker:
             made.client_addresses()
         made.advertised()
+        protocols = listener_protocols(texts, [address.name for address in made.listening()])
+        inter_broker_listener(texts, protocols)
         if made.formation.seeds() and made.formation.is_controller:
             made._check_controller()
         return made
@@ -309,6 +325,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "follower": FollowerSettings,
     "metrics": MetricsSettings,
     "host": HostSettings,
+    **SECURITY_GROUPS,
 }
 
 
@@ -348,28 +365,20 @@ def settings_texts(
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """``RIVERRUN_MIN_INSYNC_REPLICAS=2`` means ``min.insync.replicas=2``.
 
-    Unknown variables are left out, except Kafka's security settings: those are refused later.
+    Unknown variables are left out.
     """
     known = {variable_of(name): name for name in _names()}
     found: dict[str, str] = {}
     for variable, text in sorted(environment.items()):
-        name = known.get(variable) or _security_setting(variable, text)
+        name = known.get(variable)
         if name is not None:
             found[name] = text
     return found
 
 
-def _security_setting(variable: str, text: str) -> str | None:
-    name = variable.removeprefix(ENVIRONMENT_PREFIX)
-    if name == variable:
-        return None
-    dotted = name.lower().replace("_", ".")
-    return dotted if is_security_setting(dotted, text) else None
-
-
 def is_setting(name: str) -> bool:
     """Whether a node knows a setting of this name."""
-    return name in _names()
+    return name in _names() or prefixed_setting(name) is not None
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

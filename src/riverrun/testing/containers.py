@@ -12,7 +12,6 @@ import warnings
 from types import TracebackType
 from typing import Self
 
-from riverrun.model.security import is_security_setting
 from riverrun.server.settings import is_setting
 from riverrun.testing.cluster import Cluster
 
@@ -61,7 +60,7 @@ class KafkaContainer:
         name, text = setting_of(key), str(value)
         if name.startswith(IGNORED_PREFIXES):
             return self
-        if is_setting(name) or is_security_setting(name, text):
+        if is_setting(name):
             self._settings[name] = text
         else:
             about = f"{key} has no effect: riverrun has no setting {name}"

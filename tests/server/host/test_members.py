@@ -98,7 +98,8 @@ def test_ports_that_would_collide_are_refused() -> None:
     assert "do not differ by a multiple of 10" in message
     # The same port of other addresses of the host is free.
     apart = "PLAINTEXT://10.0.0.1:9092,OTHER://10.0.0.2:9102,CONTROLLER://10.0.0.1:9093"
-    assert len(derived(listeners=apart)) == 3
+    plain = "OTHER:PLAINTEXT"
+    assert len(derived(listeners=apart, listener_security_protocol_map=plain)) == 3
 
 
 def test_ports_are_named_and_within_range() -> None:

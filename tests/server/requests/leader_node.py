@@ -43,6 +43,7 @@ from riverrun.wire.fetch_client import (
     parse_fetch_response,
 )
 from riverrun.wire.messages import fetch_request as codec
+from tests.server.access import OPEN_ACCESS
 from tests.storage.machines import NOW_MS, Machine, batch
 from tests.storage.virtual_loop import VirtualLoop
 
@@ -89,6 +90,7 @@ class Node:
             on_damage=self.repairs.add,
         )
         self.services: Any = SimpleNamespace(
+            access=OPEN_ACCESS,
             replicas=self.replicas,
             leader_throttle=Throttle(ME, throttled_rate, leader_list),
             metadata=SimpleNamespace(current=self.image),

@@ -20,6 +20,7 @@ from riverrun.wire.messages.delete_records_request import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tests.server.access import OPEN_ACCESS
 from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch
 
 ME = NodeId(1)
@@ -61,7 +62,9 @@ def delete(offset: int, *, has_room: bool, is_broken: bool = False) -> tuple[Err
         partition.append(bytearray(batch(value)), acks=1, now_ms=NOW_MS)
     if is_broken:
         partition.log.epochs = cast(Any, SimpleNamespace(truncate_start=_fail))
-    services = SimpleNamespace(replicas=Replicas(partition), log_manager=Runner(has_room=has_room))
+    services = SimpleNamespace(
+        replicas=Replicas(partition), log_manager=Runner(has_room=has_room), access=OPEN_ACCESS
+    )
     wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(
         topics=(DeleteRecordsTopic(name="topic", partitions=(wanted,)),), timeout_ms=1000

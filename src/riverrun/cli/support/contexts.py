@@ -18,13 +18,20 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup, TyperOption
 
+from riverrun.cli.support.client_config import (
+    COMMAND_CONFIG_FLAG,
+    COMMAND_CONFIG_VARIABLE,
+    ClusterAddress,
+    command_properties,
+)
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
@@ -39,18 +46,7 @@ CONTEXT_VARIABLE = "RIVERRUN_CONTEXT"
 CONTEXT_FLAG = "--context"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FLAG_KEY = "riverrun.context"
-
-
-class ContextAddress(str):
-    """A bootstrap address that a context supplied. Errors name the context."""
-
-    context: str
-
-    @classmethod
-    def of(cls, address: str, context: str) -> Self:
-        made = cls(address)
-        made.context = context
-        return made
+_CONFIG_KEY = "riverrun.command-config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +56,8 @@ class Chosen:
     address: str
     source: str
     context: str | None = None
+    entries: Mapping[str, Any] = field(default_factory=dict)
+    """The entries of the context in the file."""
 
 
 def config_path(environment: Mapping[str, str]) -> Path:
@@ -142,7 +140,8 @@ def choose(environment: Mapping[str, str], flag: str | None) -> Chosen:
         name, source = given, str(path)
     else:
         return Chosen(address=BOOTSTRAP_DEFAULT, source="default")
-    return Chosen(address=address_of(content, name, path), source=source, context=name)
+    address = address_of(content, name, path)
+    return Chosen(address=address, source=source, context=name, entries=content["contexts"][name])
 
 
 # The option --context
@@ -157,6 +156,7 @@ def add_context_options(group: TyperGroup) -> None:
             if parameter.name == "bootstrap" and parameter.default == BOOTSTRAP_DEFAULT:
                 parameter.callback = _resolve
                 command.params.insert(place + 1, _context_option())
+                command.params.insert(place + 2, _command_config_option())
                 break
 
 
@@ -175,10 +175,25 @@ def _context_option() -> TyperOption:
     )
 
 
-def _remember(context: Any, _parameter: object, value: str | None) -> str | None:
+def _command_config_option() -> TyperOption:
+    return TyperOption(
+        param_decls=[COMMAND_CONFIG_FLAG],
+        type=str,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=partial(_remember, key=_CONFIG_KEY),
+        help="Properties to log in with, by the names of Kafka's clients.  "
+        f"[env var: {COMMAND_CONFIG_VARIABLE}]",
+    )
+
+
+def _remember(
+    context: Any, _parameter: object, value: str | None, *, key: str = _FLAG_KEY
+) -> str | None:
     # A command shares ``meta`` with its group, which may have the option too.
     if value is not None:
-        context.meta[_FLAG_KEY] = value
+        context.meta[key] = value
     return value
 
 
@@ -190,11 +205,11 @@ def _resolve(context: Any, _parameter: object, value: str | None) -> str | None:
     if _is_flag(context):
         if flag is not None:
             fail("use either --bootstrap or --context", USAGE)
-        return value
-    chosen = choose(os.environ, flag)
-    if chosen.context is None:
-        return chosen.address
-    return ContextAddress.of(chosen.address, chosen.context)
+        chosen = Chosen(address=str(value), source="--bootstrap")
+    else:
+        chosen = choose(os.environ, flag)
+    properties = command_properties(os.environ, context.meta.get(_CONFIG_KEY), chosen.entries)
+    return ClusterAddress.of(chosen.address, properties=properties, context=chosen.context)
 
 
 def completed_address(context: typer.Context) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from riverrun.cli.records.descriptors import OutputFailed
-from riverrun.cli.support.contexts import ContextAddress
+from riverrun.cli.support.client_config import COMMAND_CONFIG_FLAG, security_of
 from riverrun.cli.support.options import (
     BOOTSTRAP_VARIABLE,
     FAILED,
@@ -24,6 +24,7 @@ from riverrun.cli.support.options import (
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
+from riverrun.client.security import AuthenticationFailed
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.aio import run_together
 from riverrun.records.batch import CorruptBatch
@@ -110,6 +111,13 @@ def run(
 
     try:
         return asyncio.run(connected())
+    except AuthenticationFailed as error:
+        fail(
+            f"the login failed: {error}\n"
+            f"  {COMMAND_CONFIG_FLAG} FILE names the user, the password and the trusted authority, "
+            "as Kafka's clients do.",
+            FAILED,
+        )
     except ClusterUnreachable as error:
         fail(_unreachable(bootstrap, error), UNREACHABLE)
     except NotFound as error:
@@ -141,9 +149,9 @@ def run(
 
 
 def _unreachable(bootstrap: str, error: ClusterUnreachable) -> str:
-    if isinstance(bootstrap, ContextAddress):
+    if (context := getattr(bootstrap, "context", None)) is not None:
         return (
-            f"cannot reach the cluster of context {bootstrap.context}: {error}\n"
+            f"cannot reach the cluster of context {context}: {error}\n"
             "  Choose another with --context NAME or --bootstrap HOST:PORT; `riverrun context "
             "list` lists the contexts."
         )
@@ -155,7 +163,12 @@ def _unreachable(bootstrap: str, error: ClusterUnreachable) -> str:
 
 
 def open_pool(bootstrap: str, retry: RetryPolicy | None = None) -> ConnectionPool:
-    return ConnectionPool(addresses_of(bootstrap), client_id=CLIENT_ID, retry=retry)
+    return ConnectionPool(
+        addresses_of(bootstrap),
+        client_id=CLIENT_ID,
+        retry=retry,
+        security=security_of(bootstrap),
+    )
 
 
 def addresses_of(bootstrap: str) -> list[Address]:
@@ -167,9 +180,8 @@ def addresses_of(bootstrap: str) -> list[Address]:
 
 def _named(bootstrap: str) -> str:
     """The source of the address, for errors."""
-    return (
-        f"context {bootstrap.context}" if isinstance(bootstrap, ContextAddress) else "--bootstrap"
-    )
+    context = getattr(bootstrap, "context", None)
+    return "--bootstrap" if context is None else f"context {context}"
 
 
 def in_words(error: KafkaError) -> str:

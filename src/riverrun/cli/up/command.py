@@ -21,6 +21,7 @@ import typer
 
 if TYPE_CHECKING:
     from riverrun.cli.up.files import NodeFiles
+    from riverrun.cli.up.secure import ClusterSecurity
     from riverrun.cli.up.state import SupervisedNode
 
 OF_EACH_NODE = ("node.id", "log.dirs", "listeners", "http.listener")
@@ -54,6 +55,12 @@ def up(
     ),
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="A setting for every node; may be repeated."
+    ),
+    wants_security: bool = typer.Option(
+        False,
+        "--secure",
+        help="Protect the cluster: TLS, logins, access control, and a first user. Directories of "
+        "a secure cluster stay secure without it.",
     ),
     detach: bool = typer.Option(
         False,
@@ -94,6 +101,7 @@ def up(
     riverrun up --nodes 1 --data /var/tmp/demo --port 19092 --set num.partitions=3
     riverrun up --nodes 1 --port 0 --ephemeral --json
     riverrun up -d && riverrun up --status && riverrun down
+    riverrun up --secure
 
     With -d it exits with 0 when the cluster is ready, and with 1 if no node could start. If the
     cluster runs already, it exits as --status does: with 0 if all nodes run, 1 if one does not,
@@ -106,7 +114,6 @@ def up(
     for name in chosen:
         if name in flags:
             fail(f"--set {name}: use --port and --data, or riverrun start", USAGE)
-    _check_security(flags)
     directory = Path(data or "data").absolute()
     if show_status:
         from riverrun.cli.up.status import print_status
@@ -119,11 +126,13 @@ def up(
 
         words = ["--nodes", str(nodes), "--port", str(port)]
         words += [word for text in settings for word in ("--set", text)]
+        words += ["--secure"] if wants_security else []
         words += ["--ephemeral"] if is_ephemeral else ["--data", str(directory)]
         running = None if is_ephemeral else directory
         raise typer.Exit(start_detached(words, running, as_json=as_json))
     plan = _Plan(
         nodes=nodes,
+        wants_security=wants_security,
         port=port,
         flags=flags,
         chosen=chosen,
@@ -141,6 +150,7 @@ class _Plan:
     """The parsed options."""
 
     nodes: int
+    wants_security: bool
     port: int
     flags: dict[str, str]
     chosen: Sequence[str]
@@ -166,7 +176,7 @@ def _up_ephemeral(plan: _Plan) -> int:
 
 def _up(data: Path, plan: _Plan) -> int:
     from riverrun.cli.support.options import USAGE, fail
-    from riverrun.cli.up import files
+    from riverrun.cli.up import files, secure
     from riverrun.cli.up.messages import ourselves, runs_already
     from riverrun.cli.up.ports import held_free_ports, refusal, taken_ports
     from riverrun.cli.up.state import supervised, supervisor_of
@@ -188,21 +198,14 @@ def _up(data: Path, plan: _Plan) -> int:
             fail(runs_already(data, supervisor_of(data)), USAGE)
         except OSError as error:
             files.fail_to_write(data, error)
+        security = None
+        if plan.wants_security or secure.is_secure(data):
+            files.check_may_be_secured(cluster, data)
+            security = secure.prepare(data, cluster, files.HOST)
         for node in cluster:
-            files.write_draft(node, cluster, plan.flags)
+            files.write_draft(node, cluster, plan.flags, is_secure=security is not None)
         prepared = files.prepare_first_start(cluster, plan.flags.get("cluster.id"))
-        return _run(data, cluster, environments, prepared, plan)
-
-
-def _check_security(flags: dict[str, str]) -> None:
-    """Refuse security settings before anything is written."""
-    from riverrun.cli.support.options import USAGE, fail
-    from riverrun.model.security import SecurityNotSupported, check_security
-
-    try:
-        check_security(flags)
-    except SecurityNotSupported as error:
-        fail(str(error), USAGE)
+        return _run(data, cluster, environments, prepared, plan, security)
 
 
 def _run(
@@ -211,6 +214,7 @@ def _run(
     environments: dict[int, dict[str, str]],
     prepared: Sequence[Path],
     plan: _Plan,
+    security: ClusterSecurity | None,
 ) -> int:
     """Start, wait, and stop everything; returns the exit code."""
     from riverrun.cli.supervision.node_output import FileOutput, TerminalOutput
@@ -232,6 +236,7 @@ def _run(
         started_ms=time.time_ns() // 1_000_000,
         is_detached=plan.is_detached,
         is_ephemeral=plan.is_ephemeral,
+        security={} if security is None else security.as_row(),
     )
     launch = NodeLaunch(module=plan.node_module, parent_fd=plan.parent_fd)
     supervisor = Supervisor(cluster, environments, output, launch, is_ephemeral=plan.is_ephemeral)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from riverrun.cli.support.options import USAGE, fail
+from riverrun.cli.up.secure import settings_of
 from riverrun.cli.up.state import SupervisedNode
 from riverrun.model.names import META_PROPERTIES
 
@@ -95,7 +96,7 @@ def earlier_port(data: Path) -> int | None:
         return None
     with contextlib.suppress(tomllib.TOMLDecodeError):
         written = re.match(
-            rf"PLAINTEXT://{re.escape(HOST)}:(\d+),",
+            rf"(?:PLAINTEXT|SASL_SSL)://{re.escape(HOST)}:(\d+),",
             str(tomllib.loads(config.read_text()).get("listeners", "")),
         )
         return int(written[1]) if written else None
@@ -135,13 +136,33 @@ def fail_to_write(path: Path, error: OSError) -> NoReturn:
     fail(f"cannot write {path}: {error.strerror}; choose another directory with --data", USAGE)
 
 
-def write_draft(node: NodeFiles, cluster: Sequence[NodeFiles], flags: Mapping[str, str]) -> None:
+def check_may_be_secured(cluster: Sequence[NodeFiles], data: Path) -> None:
+    """A plain cluster cannot be secured by a flag: its nodes know each other's plain addresses."""
+    from riverrun.cli.up.secure import is_secure
+
+    if not is_secure(data) and any(not is_blank(node) for node in cluster):
+        fail(
+            f"{data} holds a cluster without security; use --secure with a new directory "
+            "(`riverrun docs security` explains how to secure a running cluster)",
+            USAGE,
+        )
+
+
+def write_draft(
+    node: NodeFiles,
+    cluster: Sequence[NodeFiles],
+    flags: Mapping[str, str],
+    *,
+    is_secure: bool = False,
+) -> None:
     """Write the node's file and keep settings that were added by hand."""
     from riverrun.model.setting_names import flattened, not_toml, overridden
 
     try:
         kept = flattened(tomllib.loads(node.config.read_text())) if node.config.exists() else {}
         values: dict[str, object] = {**_defaults(len(cluster)), **kept, **_chosen(node, cluster)}
+        if is_secure:
+            values |= settings_of(node, cluster, node.data.parent, HOST)
         values = overridden(values, flags)
         lines = [f"{json.dumps(name)} = {_toml(value)}" for name, value in values.items()]
         node.draft.write_text(

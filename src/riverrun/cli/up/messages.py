@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,6 +29,8 @@ def as_line(state: UpState, ended: Sequence[SupervisedNode]) -> str:
         "data": state.data,
         "log": state.log,
     }
+    if state.security:
+        told["security"] = state.security
     return json.dumps(told)
 
 
@@ -37,6 +39,8 @@ def banner(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     first = state.nodes[0]
     count = _count(len(state.nodes), len(state.missing) + len(ended))
     log = f"  log                 {state.data}/node-*.log, {state.log}\n" if state.log else ""
+    login = _login(state.security)
+    config = f" --command-config {shlex.quote(state.security['properties'])}" if login else ""
     stop, kept = stopping(state), "is removed" if state.is_ephemeral else "stays"
     text = (
         f"\n{count}.\n"
@@ -44,10 +48,10 @@ def banner(state: UpState, ended: Sequence[SupervisedNode]) -> str:
         f"  health              http://{first.http}/health/ready\n"
         f"  metrics             http://{first.http}/metrics\n"
         f"  data                {state.data}\n"
-        f"{log}\n"
-        f"Try:  echo hello | {riverrun} produce greetings --bootstrap {first.client}\n"
-        f"      {riverrun} consume greetings --from-beginning --bootstrap {first.client}\n"
-        f"      {riverrun} cluster status --bootstrap {first.client}\n"
+        f"{log}{login}\n"
+        f"Try:  echo hello | {riverrun} produce greetings --bootstrap {first.client}{config}\n"
+        f"      {riverrun} consume greetings --from-beginning --bootstrap {first.client}{config}\n"
+        f"      {riverrun} cluster status --bootstrap {first.client}{config}\n"
         f"Stop with {stop}; the data {kept}.\n"
     )
     if state.missing:
@@ -59,6 +63,18 @@ def banner(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     for node in ended:
         text += f"\n{count}; node {node.id} has ended: {_restart(node)}\n"
     return text
+
+
+def _login(security: Mapping[str, str]) -> str:
+    """How to log in; the password is in the file alone."""
+    if not security:
+        return ""
+    return (
+        f"  login               {security['protocol']}, {security['mechanism']}, user "
+        f"{security['user']}\n"
+        f"  client settings     {security['properties']}\n"
+        f"  trusted authority   {security['ca']}\n"
+    )
 
 
 def _restart(node: SupervisedNode) -> str:

@@ -62,6 +62,8 @@ class UpState:
     nodes: list[SupervisedNode] = field(default_factory=list)
     missing: dict[int, str] = field(default_factory=dict)
     """Why nodes did not start, by id."""
+    security: dict[str, str] = field(default_factory=dict)
+    """How clients of a secure cluster log in."""
 
     @property
     def bootstrap(self) -> str:
@@ -77,7 +79,10 @@ class UpState:
         path = Path(self.data) / STATE_FILE
         beside = path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
-            beside.write_text(json.dumps(asdict(self), indent=1))
+            # It may hold a password.
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps(asdict(self), indent=1))
             beside.replace(path)
 
     @classmethod

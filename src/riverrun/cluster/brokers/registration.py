@@ -20,11 +20,7 @@ from msgspec import Struct
 
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
-from riverrun.metadata.image import (
-    BrokerImage,
-    Image,
-    SecurityProtocol,
-)
+from riverrun.metadata.image import BrokerImage, Image
 from riverrun.metadata.records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -36,6 +32,7 @@ from riverrun.metadata.records import (
 from riverrun.metadata.registrations import controller_of
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
+from riverrun.security.protocols import SecurityProtocol
 from riverrun.wire.messages.broker_registration_response import BrokerRegistrationResponse
 from riverrun.wire.messages.controller_registration_response import (
     ControllerRegistrationResponse,

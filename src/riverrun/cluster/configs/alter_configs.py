@@ -26,9 +26,10 @@ from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
-from riverrun.model.security import SecurityNotSupported, is_security_setting
 from riverrun.model.settings import Setting, SettingKind
 from riverrun.placement.planner.stored_plan import HEADER
+from riverrun.security.protocols import LISTENER_PREFIX
+from riverrun.security.tls import DYNAMIC_NAMES
 from riverrun.wire.messages import alter_configs_request as replacing_request
 from riverrun.wire.messages import alter_configs_response as replacing_response
 from riverrun.wire.messages import incremental_alter_configs_request as incremental_request
@@ -309,18 +310,31 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
         case ConfigType.CLIENT_METRICS:
             check_metrics(texts, image.config(kind, name))
         case _:
-            _check_security(image.config(kind, name), texts)
+            _check_security(name, image.config(kind, name), texts)
             if name == CLUSTER and BROKER_MODE in texts:
                 raise _invalid(f"{BROKER_MODE} is a setting of one broker, not of the cluster.")
             if is_elr_enabled(image):
                 _check_min_insync_replicas(image, name, texts)
 
 
-def _check_security(current: Texts, texts: Texts) -> None:
-    """A broker must not store a security setting that it does not act on."""
-    for name, text in texts.items():
-        if is_security_setting(name, text) and current.get(name) != text:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(SecurityNotSupported(name)))
+def _check_security(resource: str, current: Texts, texts: Texts) -> None:
+    """Only the certificates of one listener of one broker may change at run time."""
+    for name in texts:
+        if current.get(name) == texts[name]:
+            continue
+        if name in DYNAMIC_NAMES:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                "These security configs can be dynamically updated only per-listener using the "
+                f"listener prefix: {name}",
+            )
+        if not name.startswith(LISTENER_PREFIX):
+            continue
+        _, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if resource == CLUSTER or setting not in DYNAMIC_NAMES:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Cannot update these configs dynamically: {name}"
+            )
 
 
 def _check_min_insync_replicas(image: Image, name: str, texts: Texts) -> None:

@@ -21,6 +21,7 @@ import structlog
 from msgspec import Struct
 
 from riverrun.client.connection import UnsupportedApi
+from riverrun.client.security import SecuritySource, no_security
 from riverrun.client.stream import StreamConnection, response_body
 from riverrun.metadata.image import NO_LEADER
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -96,6 +97,7 @@ class _FetcherContext(Struct, frozen=True, kw_only=True):
     limits: IsrLimits
     counters: Counters
     lost: Callable[[NodeId], None]
+    security: SecuritySource
 
 
 class Fetchers:
@@ -115,6 +117,7 @@ class Fetchers:
         randomness: Randomness,
         metrics: Metrics | None = None,
         lost: Callable[[NodeId], None] = lambda _leader: None,
+        security: SecuritySource = no_security,
     ) -> None:
         """``endpoint_of`` returns the address at which a node serves brokers, or None while it is
         unknown. ``broker_epoch`` returns the epoch of our registration, negative without one.
@@ -136,6 +139,7 @@ class Fetchers:
             limits=replicas.peers.limits,
             counters=Counters(),
             lost=lost,
+            security=security,
         )
         self._fetchers: dict[tuple[NodeId, int, bool], _LeaderFetcher] = {}
         self._owners: dict[Key, _LeaderFetcher] = {}
@@ -316,11 +320,14 @@ class _LeaderFetcher:
             client_id=f"follower-{context.node_id}",
             timeout_s=(timeout_ms + context.settings.wait_max_ms) / 1000,
             connect_timeout_s=timeout_ms / 1000,
+            security=context.security(),
         )
         try:
             version = connection.version_of(ApiKey.FETCH, at_least=VERSION_MIN, at_most=VERSION_MAX)
             encoder = FetchEncoder(version, connection.client_id, context.cluster_id)
             while plan.partitions:
+                if connection.must_log_in:
+                    await connection.log_in()
                 if plan.diverged or plan.out_of_range:
                     await self._truncate(connection)
                 while unflushed := plan.unflushed():

@@ -18,10 +18,12 @@ from typing import Any, Final, Protocol
 import structlog
 
 from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.security import SecuritySource, no_security
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.aio import Backoff
 from riverrun.ports.randomness import Randomness
+from riverrun.security.principal import NODE
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.dispatch.router import Router
 from riverrun.wire.apis import ALL_APIS, ApiKey
@@ -47,9 +49,16 @@ class ControllerChannel:
     """One connection to the active controller."""
 
     def __init__(
-        self, quorum: QuorumLeadership, randomness: Randomness, *, router: Router, name: str
+        self,
+        quorum: QuorumLeadership,
+        randomness: Randomness,
+        *,
+        router: Router,
+        name: str,
+        security: SecuritySource = no_security,
     ) -> None:
         """``router`` serves the requests while this node is the active controller."""
+        self._security = security
         self._quorum = quorum
         self._randomness = randomness
         self._router = router
@@ -103,7 +112,7 @@ class ControllerChannel:
     async def _request_locally(self, key: ApiKey, message: Any) -> Any:
         api = ALL_APIS[key]
         context = RequestContext(
-            api.max_version, 0, self._name, "127.0.0.1", CONTROLLER, LOCAL_CONNECTION
+            api.max_version, 0, self._name, "127.0.0.1", CONTROLLER, LOCAL_CONNECTION, NODE
         )
         try:
             return await self._router.respond(key, context, message)
@@ -127,7 +136,11 @@ class ControllerChannel:
                 return known
             self.close()
             self._connection = await Connection.connect(
-                host, port, client_id=self._name, connect_timeout_s=CONNECT_SECONDS_MAX
+                host,
+                port,
+                client_id=self._name,
+                connect_timeout_s=CONNECT_SECONDS_MAX,
+                security=self._security(),
             )
             self._address = (host, port)
             return self._connection
@@ -141,7 +154,14 @@ class ControllerChannel:
 class ControllerChannels:
     """All channels of one node."""
 
-    def __init__(self, quorum: QuorumLeadership, randomness: Randomness, router: Router) -> None:
+    def __init__(
+        self,
+        quorum: QuorumLeadership,
+        randomness: Randomness,
+        router: Router,
+        security: SecuritySource = no_security,
+    ) -> None:
+        self._security = security
         self._quorum = quorum
         self._randomness = randomness
         self._router = router
@@ -149,7 +169,11 @@ class ControllerChannels:
 
     def open(self, purpose: str) -> ControllerChannel:
         channel = ControllerChannel(
-            self._quorum, self._randomness, router=self._router, name=f"riverrun-{purpose}"
+            self._quorum,
+            self._randomness,
+            router=self._router,
+            name=f"riverrun-{purpose}",
+            security=self._security,
         )
         self._opened.append(channel)
         return channel

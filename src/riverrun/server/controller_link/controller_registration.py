@@ -16,6 +16,7 @@ import structlog
 from riverrun.cluster.brokers.registration import SUPPORTED_FEATURES
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.security.protocols import SecurityProtocol
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.services import NodeServices
 from riverrun.server.settings import Address
@@ -63,11 +64,14 @@ class ControllerRegistration:
 
     async def _register(self) -> bool:
         at = self._address
+        protocol = self._services.security.protocols.get(at.name, SecurityProtocol.PLAINTEXT)
         request = ControllerRegistrationRequest(
             controller_id=self._services.settings.node_id,
             incarnation_id=self._incarnation,
             zk_migration_ready=False,
-            listeners=(Listener(name=at.name, host=at.host, port=at.port, security_protocol=0),),
+            listeners=(
+                Listener(name=at.name, host=at.host, port=at.port, security_protocol=protocol),
+            ),
             features=tuple(
                 Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in sorted(SUPPORTED_FEATURES.items())

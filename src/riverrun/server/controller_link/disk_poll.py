@@ -19,6 +19,7 @@ from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.brokers import BrokerLoad
+from riverrun.server.security.node_security import NodeSecurity
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_log_dirs_request import (
     DescribableLogDirTopic,
@@ -38,11 +39,13 @@ class DiskPoll:
         image: Callable[[], Image],
         is_active: Callable[[], bool],
         *,
+        security: NodeSecurity,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._placement = placement
         self._image = image
         self._is_active = is_active
+        self._security = security
         self._poll_seconds = poll_seconds
 
     async def run(self) -> None:
@@ -89,7 +92,7 @@ class DiskPoll:
         self, broker: BrokerImage, topics: tuple[DescribableLogDirTopic, ...] | None
     ) -> DescribeLogDirsResponse | None:
         """None if the broker does not answer. ``topics`` None means the sizes of all replicas."""
-        endpoint = next(iter(broker.endpoints.values()), None)
+        endpoint = self._security.endpoint_of(broker)
         if endpoint is None:
             return None
         try:
@@ -99,6 +102,7 @@ class DiskPoll:
                 client_id=CLIENT_ID,
                 timeout_s=ANSWER_SECONDS_MAX,
                 connect_timeout_s=ANSWER_SECONDS_MAX,
+                security=self._security.to_brokers(),
             )
             try:
                 response: DescribeLogDirsResponse = await connection.request(

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.aio import LogLimiter
 from riverrun.ports.clock import Clock
+from riverrun.security.protocols import SecurityProtocol
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.settings import Address
 from riverrun.wire.apis import ApiKey
@@ -97,6 +98,8 @@ class BrokerIdentity(Struct, frozen=True, kw_only=True):
     rack: str | None
     directories: tuple[UUID, ...]
     features: Mapping[str, tuple[int, int]]
+    protocols: Mapping[str, SecurityProtocol] = field(default_factory=dict)
+    """The security protocol of each listener."""
     previous_epoch: int = -1
     """The epoch of the previous registration if no acknowledged record is missing, else -1."""
 
@@ -210,7 +213,12 @@ class Lifecycle:
             cluster_id=identity.cluster_id,
             incarnation_id=identity.incarnation,
             listeners=tuple(
-                Listener(name=at.name, host=at.host, port=at.port, security_protocol=0)
+                Listener(
+                    name=at.name,
+                    host=at.host,
+                    port=at.port,
+                    security_protocol=identity.protocols.get(at.name, SecurityProtocol.PLAINTEXT),
+                )
                 for at in identity.listeners
             ),
             features=tuple(

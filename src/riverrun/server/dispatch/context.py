@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from riverrun.security.principal import ANONYMOUS, Principal
+
 CONTROLLER: Final = "CONTROLLER"
 """The name of the listener for other nodes."""
 
 
 class Peer(NamedTuple):
-    """The other end of a connection. A principal would be a field of it."""
+    """The other end of a connection."""
 
     client_host: str
     listener: str
     connection_id: int
+    principal: Principal = ANONYMOUS
 
 
 class RequestContext(NamedTuple):
@@ -25,3 +28,4 @@ class RequestContext(NamedTuple):
     client_host: str
     listener: str
     connection_id: int
+    principal: Principal = ANONYMOUS

@@ -14,6 +14,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.security.principal import NODE, Principal
 from riverrun.server.controller_link.channel import ControllerChannel
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import Router
@@ -28,7 +29,7 @@ from riverrun.wire.headers import (
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.envelope_request import EnvelopeRequest
-from riverrun.wire.primitives import write_compact_text
+from riverrun.wire.primitives import MalformedRequest, read_compact_text, write_compact_text
 
 if TYPE_CHECKING:
     from riverrun.server.services import NodeServices
@@ -72,7 +73,7 @@ class Forwarder:
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """Create topics on behalf of this broker: topics that are created on first use."""
         api = ALL_APIS[ApiKey.CREATE_TOPICS]
-        context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0)
+        context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0, NODE)
         response = await self.forward(api, context, request)
         if not isinstance(response, bytes):
             assert isinstance(response, CreateTopicsResponse), f"unexpected {type(response)}"
@@ -91,7 +92,7 @@ class Forwarder:
         )
         envelope = EnvelopeRequest(
             request_data=frame[LENGTH.size :],
-            request_principal=_anonymous_principal(),
+            request_principal=encode_principal(context.principal),
             client_host_address=_packed_address(context.client_host),
         )
         is_quick = api.key is ApiKey.DESCRIBE_QUORUM
@@ -113,12 +114,24 @@ class Forwarder:
         return data[at:]
 
 
-def _anonymous_principal() -> bytes:
-    """The principal of a connection without authentication, as Kafka's builder writes it."""
+def encode_principal(principal: Principal) -> bytes:
+    """A principal as Kafka's default builder writes it (DefaultPrincipalData, version 0)."""
     out = bytearray(PRINCIPAL_VERSION.pack(0))
-    write_compact_text(out, "User")
-    write_compact_text(out, "ANONYMOUS")
-    return bytes(out + b"\0\0")
+    write_compact_text(out, principal.kind)
+    write_compact_text(out, principal.name)
+    out.append(principal.is_token)
+    return bytes(out + b"\0")
+
+
+def decode_principal(data: bytes) -> Principal:
+    """Raises ``MalformedRequest``."""
+    if len(data) < PRINCIPAL_VERSION.size or PRINCIPAL_VERSION.unpack_from(data)[0] != 0:
+        raise MalformedRequest("the forwarded principal has an unknown version")
+    kind, at = read_compact_text(data, PRINCIPAL_VERSION.size, len(data))
+    name, at = read_compact_text(data, at, len(data))
+    if at >= len(data):
+        raise MalformedRequest("the forwarded principal is cut off")
+    return Principal(kind, name, is_token=data[at] != 0)
 
 
 def _packed_address(host: str) -> bytes:

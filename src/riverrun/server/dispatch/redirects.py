@@ -63,10 +63,15 @@ def endpoints_of(
 
 
 def broker_endpoint(services: NodeServices, node: NodeId) -> tuple[str, int] | None:
-    """Another broker's address on the listener that is our own first one."""
+    """Another broker's address on the listener for brokers."""
     broker = services.metadata.current.brokers.get(node)
-    if broker is None or not broker.endpoints:
-        return None
-    own = services.settings.advertised()[0].name
-    found = broker.endpoints.get(own) or next(iter(broker.endpoints.values()))
-    return found.host, found.port
+    found = None if broker is None else services.security.endpoint_of(broker)
+    return None if found is None else (found.host, found.port)
+
+
+def topic_name(services: NodeServices, topic: str | UUID) -> str | None:
+    """The name of a topic that a request names or gives the id of; None for an unknown id."""
+    if isinstance(topic, str):
+        return topic
+    known = services.metadata.current.topics_by_id.get(TopicId(topic))
+    return None if known is None else known.name

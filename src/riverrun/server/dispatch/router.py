@@ -51,6 +51,7 @@ Frame = bytes | list[Buffer]
 
 Failed = Callable[[Any, ErrorCode, str | None], Any]
 Forward = Callable[[Api, RequestContext, Any], Any]
+AccessCheck = Callable[[ApiKey, RequestContext, Any], None]
 
 
 class Refused(Exception):
@@ -101,8 +102,10 @@ class Router:
         modules: Mapping[ApiKey, Any] | None = None,
         forward: Forward | None = None,
         on_bug: Callable[[BaseException], None] | None = None,
+        access: AccessCheck | None = None,
     ) -> None:
-        """``modules`` replaces the request modules of some APIs.
+        """``modules`` replaces the request modules of some APIs. ``access`` raises ``KafkaError``
+        if the principal of a request lacks the right that it needs as a whole.
         ``forward`` gets the requests for the active controller. ``on_bug`` gets every unexpected
         exception of a handler, before the connection is closed; the node may stop.
         """
@@ -113,6 +116,7 @@ class Router:
         self._modules = modules or {}
         self._forward = forward
         self._on_bug = on_bug
+        self._access = access
         self._routes: dict[int, Route] = {}
 
     def overlaps(self, api_key: int) -> bool:
@@ -167,6 +171,8 @@ class Router:
                 result = route.handle(self._services, context, frame, at)
             else:
                 request = decode_request(route.api.key, context.api_version, frame, at)
+                if self._access is not None:
+                    self._access(route.api.key, context, request)
                 if self._forward is not None and route.api.key in FORWARDED:
                     result = self._forward(route.api, context, request)
                 else:

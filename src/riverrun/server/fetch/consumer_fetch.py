@@ -16,8 +16,9 @@ from riverrun.replication.reading import (
     read_elsewhere,
     read_partition,
 )
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.redirects import endpoints_of, missing
+from riverrun.server.dispatch.redirects import endpoints_of, missing, topic_name
 from riverrun.server.fetch.consumer_sessions import ConsumerPartition, ConsumerSession
 from riverrun.server.fetch.long_poll import Entry, LongPoll, Response, results_of, serve
 from riverrun.server.fetch.session_cache import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
@@ -120,11 +121,14 @@ class ConsumerFetch:
         entries = self.entries = []
         partitions = self._partitions = []
         size, is_enough = 0, False
+        is_guarded = services.access.is_enabled
         for wanted in self._wanted:
-            partition = self._find(wanted)
+            is_denied = is_guarded and not self._may_read(wanted)
+            partition = None if is_denied else self._find(wanted)
             partitions.append(partition)
             if partition is None:
                 code = missing(services, wanted.topic, wanted.index)
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else code
                 entries.append((wanted, PartitionRead(error_code=code, aborted=())))
                 is_enough = True
                 continue
@@ -165,6 +169,12 @@ class ConsumerFetch:
     def read_again(self, poll: LongPoll, *, is_due: bool) -> bool:
         self.read()
         return True
+
+    def _may_read(self, wanted: ConsumerPartition) -> bool:
+        name = topic_name(self.services, wanted.topic)
+        return name is None or self.services.access.allows(
+            self._context, AclOperation.READ, ResourceType.TOPIC, name
+        )
 
     def _find(self, wanted: ConsumerPartition) -> Partition | None:
         topic = wanted.topic

@@ -17,6 +17,7 @@ from riverrun.model.settings import SECOND_MS
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import UNREGISTERED
 from riverrun.replication.reading import PartitionRead, failed, read_for_replica
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import leader_of, missing
 from riverrun.server.fetch.long_poll import (
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 def fetch_for_replica(
     services: BrokerServices, context: RequestContext, call: FetchCall
 ) -> Response | Awaitable[Response]:
+    if not services.access.allows_cluster(context, AclOperation.CLUSTER_ACTION):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        denied = [FetchResult(one.topic, one.partition, code) for one in call.partitions]
+        return encode_fetch_response(context.api_version, denied)
     node, broker_epoch = NodeId(call.replica_id), call.replica_epoch
     registered = services.replicas.peers.epoch_of(node)
     if (

@@ -18,6 +18,7 @@ from typing import Final, TypeVar, assert_never
 import structlog
 from msgspec.structs import replace
 
+from riverrun.client.security import no_security
 from riverrun.metadata.image import Image
 from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
 from riverrun.model.errors import ErrorCode
@@ -52,6 +53,7 @@ from riverrun.server.formation.messages import decode_proposal, encode_report
 from riverrun.server.formation.promise import PROMISE, Promise, read_promise, write_promise
 from riverrun.server.formation.seed_client import SeedClient
 from riverrun.server.network.listener import Listener
+from riverrun.server.security.node_security import NodeSecurity
 from riverrun.server.settings import Address as ListenerAddress
 from riverrun.server.settings import NodeSettings
 from riverrun.storage.directory import LogDirectory
@@ -81,6 +83,7 @@ class Formation:
         files: Files,
         clock: Clock,
         randomness: Randomness,
+        security: NodeSecurity | None = None,
         stopping: asyncio.Event | None = None,
         sockets: Mapping[ListenerAddress, socket.socket] | None = None,
     ) -> None:
@@ -92,6 +95,7 @@ class Formation:
         self._files = files
         self._clock = clock
         self._randomness = randomness
+        self._guards = {} if security is None else security.guards
         self._stopping = stopping or asyncio.Event()
         self._sockets = sockets or {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="formation")
@@ -110,7 +114,10 @@ class Formation:
             seed for seed in settings.formation.seeds() if seed not in self._own_addresses()
         ]
         self._client = SeedClient(
-            settings.node_id, directory.directory_id, settings.formation.response_ms_max / 1000
+            settings.node_id,
+            directory.directory_id,
+            settings.formation.response_ms_max / 1000,
+            no_security if security is None else security.to_controllers,
         )
 
     async def form(self) -> Formed:
@@ -325,7 +332,13 @@ class Formation:
                 ApiKey.FORM_CLUSTER: SimpleNamespace(handle=_form_cluster),
             },
         )
-        return Listener(router, self._settings.network, clock=self._clock, metrics=metrics)
+        return Listener(
+            router,
+            self._settings.network,
+            clock=self._clock,
+            metrics=metrics,
+            guards=self._guards,
+        )
 
     def _report(self) -> NodeReport:
         promised = self._promise.proposal.cluster_id if self._promise is not None else None

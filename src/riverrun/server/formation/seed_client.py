@@ -12,6 +12,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.security import SecuritySource, no_security
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.server.formation.decision import Address, ClusterProposal, SeedResult
@@ -27,7 +28,14 @@ ADDRESSES_MAX: Final = 1000
 class SeedClient:
     """The formation requests of one node."""
 
-    def __init__(self, node_id: NodeId, directory_id: UUID, timeout_s: float) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        directory_id: UUID,
+        timeout_s: float,
+        security: SecuritySource = no_security,
+    ) -> None:
+        self._security = security
         self._discover = DiscoverNodeRequest(node_id=node_id, directory_id=directory_id)
         self._timeout_s = timeout_s
 
@@ -80,6 +88,7 @@ class SeedClient:
             client_id=CLIENT_ID,
             timeout_s=self._timeout_s,
             connect_timeout_s=self._timeout_s,
+            security=self._security(),
         )
         try:
             return await connection.request(key, message, version=0)

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.security import SecuritySource, no_security
 from riverrun.coordinator.offsets import CommittedPartition
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode
@@ -64,6 +65,7 @@ class GroupLag:
         image: Callable[[], Image],
         endpoint_of: Callable[[NodeId], tuple[str, int] | None],
         clock: Clock,
+        security: SecuritySource = no_security,
     ) -> None:
         """``committed`` lists the offsets of the groups that this node coordinates."""
         self._lags_max = lags_max
@@ -72,6 +74,7 @@ class GroupLag:
         self._image = image
         self._endpoint_of = endpoint_of
         self._clock = clock
+        self._security = security
         self._history: dict[PartitionKey, EndOffsetHistory] = {}
         self._ends: Mapping[PartitionKey, int] = {}
         """Only those of the last refresh."""
@@ -175,7 +178,11 @@ class GroupLag:
             return known
         self._close(leader)
         opened = await Connection.connect(
-            host, port, client_id="riverrun-metrics", connect_timeout_s=LEADER_SECONDS_MAX
+            host,
+            port,
+            client_id="riverrun-metrics",
+            connect_timeout_s=LEADER_SECONDS_MAX,
+            security=self._security(),
         )
         self._connections[leader] = opened
         return opened

@@ -18,12 +18,14 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from riverrun.security.principal import Principal
 from riverrun.server.dispatch.context import Peer
-from riverrun.server.dispatch.router import Call, Frame, Refused
+from riverrun.server.dispatch.router import Call, Frame, Refused, Router
 from riverrun.wire.headers import LENGTH
 
 if TYPE_CHECKING:
     from riverrun.server.network.listener import Listener
+    from riverrun.server.security.sasl_router import SaslRouter
 
 BUFFER_BYTES_MIN: Final = 16 * 1024
 READ_AHEAD_BYTES_MAX: Final = 256 * 1024
@@ -31,6 +33,9 @@ READ_AHEAD_BYTES_MAX: Final = 256 * 1024
 FLUSH_BYTES: Final = 128 * 1024
 FRAMES_PER_ITERATION: Final = 256
 """Then other connections run: no iteration of the event loop should take 10 ms."""
+TLS_RECORD_BYTES: Final = 16 * 1024
+"""Parts of a response below this size are joined before they are encrypted. Each part of a gathered
+write would otherwise become a TLS record of its own."""
 
 
 class Slot:
@@ -51,6 +56,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffer",
         "_end",
+        "_guard",
+        "_is_encrypted",
         "_is_held",
         "_is_reading",
         "_is_stopping",
@@ -78,8 +85,15 @@ class ClientConnection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener, listener_name: str, connection_id: int) -> None:
         self._listener = listener
         self._memory = listener.receive_memory
-        self._router = listener.router(listener_name)
+        self._guard = guard = listener.guard(listener_name)
+        self._router: Router | SaslRouter = listener.router(listener_name)
         self._request_bytes_max = listener.settings.request_bytes_max
+        self._is_encrypted = False
+        if guard is not None:
+            self._router = guard.router(listener.router(listener_name), self)
+            self._is_encrypted = guard.protocol.has_tls
+            if guard.protocol.has_sasl:
+                self._request_bytes_max = guard.sasl.receive_size_max
         self.peer = Peer("", listener_name, connection_id)
         self._transport: asyncio.Transport | None = None
         self._buffer: bytearray | None = None
@@ -114,6 +128,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._listener.admit(self):
             self.is_closed = True
             transport.close()
+        elif self._guard is not None:
+            principal = self._guard.principal_of(transport)
+            if principal is None:
+                self._refuse(Refused("certificate", "no rule maps the name in the certificate"))
+            else:
+                self.peer = self.peer._replace(principal=principal)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
@@ -162,6 +182,25 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._start = self._end = 0
         else:
             self._process()
+
+    # Login
+
+    def logged_in(self, principal: Principal) -> None:
+        self.peer = self.peer._replace(principal=principal)
+        self._request_bytes_max = self._listener.settings.request_bytes_max
+
+    def login_failed(self, response: bytes) -> None:
+        """Read no more. Respond and close after a delay, which slows down guessing."""
+        assert self._guard is not None, "a login on a listener without SASL"
+        self._is_stopping = True
+        self._set_reading(False)
+        delay_s = self._guard.sasl.failure_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay_s, self._end_failed_login, response)
+
+    def _end_failed_login(self, response: bytes) -> None:
+        self._add(response)
+        self._flush()
+        self.close()
 
     # Requests
 
@@ -271,7 +310,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if len(out) == 1:
             self._transport.write(out[0])
         else:
-            self._transport.writelines(out)
+            self._transport.writelines(joined_parts(out) if self._is_encrypted else out)
 
     # Pausing
 
@@ -396,3 +435,23 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._set_reading(False)
+
+
+def joined_parts(parts: list[Any]) -> list[Any]:
+    """The same bytes, with neighbouring small parts joined."""
+    joined: list[Any] = []
+    small: list[Any] = []
+    size = 0
+    for part in parts:
+        if len(part) >= TLS_RECORD_BYTES or size + len(part) > TLS_RECORD_BYTES:
+            if small:
+                joined.append(b"".join(small))
+            small, size = [], 0
+        if len(part) >= TLS_RECORD_BYTES:
+            joined.append(part)
+        else:
+            small.append(part)
+            size += len(part)
+    if small:
+        joined.append(b"".join(small))
+    return joined

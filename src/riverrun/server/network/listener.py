@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from riverrun.server.dispatch.router import Refused, Router
 from riverrun.server.network.connection import ClientConnection
 from riverrun.server.network.memory import ReceiveMemory, SendMemory
 from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.network.tls_acceptor import TlsAcceptor
+from riverrun.server.security.guard import ListenerGuard
 
 SWEEP_SECONDS: Final = 2.0
 LOG_SECONDS: Final = 1.0
@@ -51,11 +53,15 @@ class Listener:
         metrics: Metrics,
         send_memory: SendMemory | None = None,
         closed: Callable[[Peer], None] | None = None,
+        guards: Mapping[str, ListenerGuard] | None = None,
     ) -> None:
         """``router`` serves the addresses that are started without a router of their own.
-        ``closed`` is called for every connection that ends.
+        ``closed`` is called for every connection that ends. ``guards`` protect the addresses with
+        TLS or SASL, by name.
         """
         self._router = router
+        self._guards = guards or {}
+        self._acceptors: list[TlsAcceptor] = []
         self._routers: dict[str, Router] = {}
         self._closed = closed
         self.receive_memory = ReceiveMemory(
@@ -102,6 +108,10 @@ class Listener:
         """The router for requests to the address with this name."""
         return self._routers.get(name, self._router)
 
+    def guard(self, name: str) -> ListenerGuard | None:
+        """The protection of the address with this name; None for PLAINTEXT."""
+        return self._guards.get(name)
+
     def configure(self, settings: NetworkSettings) -> None:
         """Use new limits. Options that are set when a connection begins stay as they are."""
         self.settings = settings
@@ -123,13 +133,20 @@ class Listener:
         if router is not None:
             self._routers[name] = router
         connect, backlog = partial(self._connect, name), self.settings.backlog
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+        guard = self.guard(name)
+        if guard is not None and guard.protocol.has_tls:
+            acceptor = TlsAcceptor(
+                guard, connect, partial(self._handshake_failed, name), backlog=backlog
+            )
+            self._acceptors.append(acceptor)
+            return await acceptor.start(host, port, bound)
         if bound is not None:
             server = await loop.create_server(connect, sock=bound, backlog=backlog)
         else:
             server = await loop.create_server(connect, host, port, backlog=backlog)
         self._servers.append(server)
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
         chosen: int = server.sockets[0].getsockname()[1]
         return chosen
 
@@ -141,6 +158,8 @@ class Listener:
         """
         for server in self._servers:
             server.close()
+        for acceptor in self._acceptors:
+            await acceptor.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self._connections.values()):
@@ -161,6 +180,9 @@ class Listener:
     def _connect(self, name: str) -> ClientConnection:
         self._next_id += 1
         return ClientConnection(self, name, self._next_id)
+
+    def _handshake_failed(self, name: str, host: str, reason: str) -> None:
+        self.refused(Peer(host, name, 0), Refused("tls_handshake", reason))
 
     # Called by connections
 

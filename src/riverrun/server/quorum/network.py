@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.security import SecuritySource, no_security
 from riverrun.model.ids import NodeId
 from riverrun.raft import messages as raft
 from riverrun.raft.settings import QuorumSettings
@@ -38,8 +39,10 @@ class QuorumNetwork:
         *,
         name: str,
         before: Callable[[raft.Request], Awaitable[None]] | None = None,
+        security: SecuritySource = no_security,
     ) -> None:
         """``before`` is awaited before a request is sent."""
+        self._security = security
         self._before = before
         self._cluster_id = cluster_id
         self._settings = settings
@@ -52,7 +55,8 @@ class QuorumNetwork:
         kind = _kind(request)
         link = self._links.get((endpoint, kind))
         if link is None:
-            link = self._links[endpoint, kind] = _PeerConnection(endpoint, f"{self._name}-{kind}")
+            name = f"{self._name}-{kind}"
+            link = self._links[endpoint, kind] = _PeerConnection(endpoint, name, self._security)
         limit_s = self._settings.request_timeout_ms / 1000
         if isinstance(request, raft.AddVoterRequest | raft.RemoveVoterRequest):
             limit_s += request.timeout_ms / 1000
@@ -67,7 +71,8 @@ class QuorumNetwork:
 class _PeerConnection:
     """One connection to one peer, reopened when it breaks."""
 
-    def __init__(self, endpoint: Endpoint, name: str) -> None:
+    def __init__(self, endpoint: Endpoint, name: str, security: SecuritySource) -> None:
+        self._security = security
         self._endpoint = endpoint
         self._name = name
         self._connection: Connection | None = None
@@ -98,7 +103,11 @@ class _PeerConnection:
                 host, port = self._endpoint
                 try:
                     self._connection = await Connection.connect(
-                        host, port, client_id=self._name, connect_timeout_s=limit_s
+                        host,
+                        port,
+                        client_id=self._name,
+                        connect_timeout_s=limit_s,
+                        security=self._security(),
                     )
                 except UnsupportedApi as error:
                     raise ConnectionError(str(error)) from error

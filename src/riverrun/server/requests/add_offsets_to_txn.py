@@ -18,6 +18,7 @@ from riverrun.coordinator.transactions.partitions import TransactionPartitions
 from riverrun.coordinator.transactions.turn import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import Refused
 from riverrun.server.requests.init_producer_id import for_version
@@ -31,6 +32,7 @@ FENCED_SINCE: Final = 2
 async def handle(
     services: BrokerServices, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
+    services.access.require(context, AclOperation.READ, ResourceType.GROUP, request.group_id)
     wanted = TransactionPartitions(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,

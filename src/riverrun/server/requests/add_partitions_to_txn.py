@@ -29,6 +29,7 @@ from riverrun.coordinator.transactions.turn import SupersededConnection
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import Refused
 from riverrun.server.requests.init_producer_id import for_version
@@ -55,6 +56,7 @@ async def handle(
     services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     if context.api_version >= BROKERS_SINCE:
+        services.access.require_cluster(context, AclOperation.CLUSTER_ACTION)
         return await respond_to_broker(services, request)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
@@ -63,7 +65,8 @@ async def handle(
         topics=request.v3_and_below_topics,
     )
     try:
-        codes = await _add(services, transaction, connection=context.connection_id)
+        denied = _denied(services, context, transaction)
+        codes = denied or await _add(services, transaction, connection=context.connection_id)
     except SupersededConnection as error:
         raise Refused("superseded", f"{transaction.transactional_id}: {error}") from error
     except KafkaError as error:
@@ -103,6 +106,27 @@ def failed(
         error_code=code,
         results_by_topic_v3_and_below=_results(topics, _all(topics, code)),
     )
+
+
+def _denied(
+    services: BrokerServices, context: RequestContext, transaction: AddPartitionsToTxnTransaction
+) -> Codes:
+    """The codes of a request without the rights for it; empty if it has them. Raises
+    ``KafkaError`` if the id itself is denied."""
+    access, write = services.access, AclOperation.WRITE
+    id_ = transaction.transactional_id
+    access.require(context, write, ResourceType.TRANSACTIONAL_ID, id_)
+    denied = [
+        topic.name
+        for topic in transaction.topics
+        if not access.allows(context, write, ResourceType.TOPIC, topic.name)
+    ]
+    if not denied:
+        return {}
+    return {
+        key: ErrorCode.TOPIC_AUTHORIZATION_FAILED if key[0] in denied else code
+        for key, code in _all(transaction.topics, ErrorCode.OPERATION_NOT_ATTEMPTED).items()
+    }
 
 
 async def _add(

@@ -4,11 +4,13 @@ decided by ``cluster/configs/alter_configs.py``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from msgspec.structs import replace
 
 from riverrun.cluster.configs.alter_configs import alter_configs
 from riverrun.model.errors import ErrorCode
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.security.access import divided_by_config_right
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.alter_configs_request import AlterConfigsRequest
 from riverrun.wire.messages.alter_configs_response import (
@@ -17,10 +19,20 @@ from riverrun.wire.messages.alter_configs_response import (
 )
 
 
-def handle(
+async def handle(
     services: NodeServices, context: RequestContext, request: AlterConfigsRequest
-) -> Awaitable[AlterConfigsResponse]:
-    return services.controller.submit(lambda image: alter_configs(services.configs, image, request))
+) -> AlterConfigsResponse:
+    allowed, refused = divided_by_config_right(
+        services.access, context, AclOperation.ALTER_CONFIGS, request.resources
+    )
+    wanted = replace(request, resources=tuple(allowed))
+    altered = await services.controller.submit(
+        lambda image: alter_configs(services.configs, image, wanted)
+    )
+    rejected = [
+        failed(replace(request, resources=(one,)), code, None).responses[0] for one, code in refused
+    ]
+    return replace(altered, responses=(*altered.responses, *rejected))
 
 
 def failed(

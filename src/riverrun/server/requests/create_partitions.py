@@ -4,10 +4,11 @@ decided by ``cluster/partitions/create_partitions.py``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from msgspec.structs import replace
 
 from riverrun.cluster.partitions.create_partitions import create_partitions
 from riverrun.model.errors import ErrorCode
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.create_partitions_request import CreatePartitionsRequest
@@ -17,18 +18,28 @@ from riverrun.wire.messages.create_partitions_response import (
 )
 
 
-def handle(
+async def handle(
     services: NodeServices, context: RequestContext, request: CreatePartitionsRequest
-) -> Awaitable[CreatePartitionsResponse]:
-    return services.controller.submit(
+) -> CreatePartitionsResponse:
+    access = services.access
+    allowed = tuple(
+        topic
+        for topic in request.topics
+        if access.allows(context, AclOperation.ALTER, ResourceType.TOPIC, topic.name)
+    )
+    wanted = replace(request, topics=allowed)
+    made = await services.controller.submit(
         lambda image: create_partitions(
             services.configs,
             image,
-            request,
+            wanted,
             services.randomness,
             services.controller.placement,
         )
     )
+    refused = replace(request, topics=tuple(t for t in request.topics if t not in allowed))
+    rejected = failed(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+    return replace(made, results=made.results + rejected.results)
 
 
 def failed(

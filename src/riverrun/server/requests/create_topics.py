@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from msgspec.structs import replace
 
 from riverrun.cluster.topics.create_topics import create_topics
 from riverrun.model.errors import ErrorCode
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
@@ -15,17 +16,49 @@ from riverrun.wire.messages.create_topics_response import (
 )
 
 
-def handle(
+async def handle(
     services: NodeServices, context: RequestContext, request: CreateTopicsRequest
-) -> Awaitable[CreateTopicsResponse]:
-    return services.controller.submit(
+) -> CreateTopicsResponse:
+    access = services.access
+    allowed = request.topics
+    if not access.allows_cluster(context, AclOperation.CREATE):
+        allowed = tuple(
+            topic
+            for topic in request.topics
+            if access.allows(context, AclOperation.CREATE, ResourceType.TOPIC, topic.name)
+        )
+    wanted = replace(request, topics=allowed)
+    made = await services.controller.submit(
         lambda image: create_topics(
             services.configs,
             image,
-            request,
+            wanted,
             services.randomness,
             services.controller.placement,
         )
+    )
+    if not access.is_enabled:
+        return made
+    refused = [topic for topic in request.topics if topic not in allowed]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rejected = failed(replace(request, topics=tuple(refused)), code, "Authorization failed.")
+    described = tuple(_visible(services, context, topic) for topic in made.topics)
+    return replace(made, topics=described + rejected.topics)
+
+
+def _visible(
+    services: NodeServices, context: RequestContext, topic: CreatableTopicResult
+) -> CreatableTopicResult:
+    """A result without the settings that the principal may not see."""
+    operation = AclOperation.DESCRIBE_CONFIGS
+    if services.access.allows(context, operation, ResourceType.TOPIC, topic.name):
+        return topic
+    return replace(
+        topic,
+        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=None,
     )
 
 

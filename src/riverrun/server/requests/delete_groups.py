@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.delete_groups_request import DeleteGroupsRequest
@@ -24,6 +25,7 @@ async def handle(
 ) -> DeleteGroupsResponse:
     async def delete(group_id: str) -> DeletableGroupResult:
         try:
+            services.access.require(context, AclOperation.DELETE, ResourceType.GROUP, group_id)
             return await services.groups.delete_group(group_id)
         except KafkaError as error:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)

@@ -15,6 +15,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
 from riverrun.model.invariants import state_change
 from riverrun.replication.partition import Partition
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
@@ -81,7 +82,7 @@ async def handle(
         (
             topic.name,
             [
-                _delete(services, topic.name, wanted)
+                _delete(services, context, topic.name, wanted)
                 for wanted in {p.partition_index: p for p in topic.partitions}.values()
             ],
         )
@@ -110,9 +111,15 @@ async def handle(
     )
 
 
-def _delete(services: BrokerServices, topic: str, wanted: DeleteRecordsPartition) -> _Deletion:
+def _delete(
+    services: BrokerServices,
+    context: RequestContext,
+    topic: str,
+    wanted: DeleteRecordsPartition,
+) -> _Deletion:
     index = wanted.partition_index
     try:
+        services.access.require(context, AclOperation.DELETE, ResourceType.TOPIC, topic)
         partition = services.replicas.find(topic, index)
         if partition is None:
             raise KafkaError(missing(services, topic, index))

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from riverrun.cluster.topics.delete_topics import delete_topics
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicId
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
@@ -24,10 +28,14 @@ FIRST_WITH_DELETION_DISABLED: Final = 3
 async def handle(
     services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
+    refused: list[DeletableTopicResult] = []
+    if not services.access.allows_cluster(context, AclOperation.DELETE):
+        request, refused = _allowed(services, context, request)
     try:
-        return await services.controller.submit(
+        deleted = await services.controller.submit(
             lambda image: delete_topics(services.configs, image, request)
         )
+        return replace(deleted, responses=(*deleted.responses, *refused))
     except KafkaError as error:
         if (
             error.code is ErrorCode.TOPIC_DELETION_DISABLED
@@ -35,6 +43,37 @@ async def handle(
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST) from None
         raise
+
+
+def _allowed(
+    services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
+) -> tuple[DeleteTopicsRequest, list[DeletableTopicResult]]:
+    """The topics that the principal may delete, and the results for the others.
+
+    The name of a topic that is requested by its id is shown only to those who may describe it.
+    """
+    access, image = services.access, services.metadata.newest
+    wanted = request.topics or tuple(
+        DeleteTopicState(name=name, topic_id=None) for name in request.topic_names
+    )
+    allowed: list[DeleteTopicState] = []
+    refused: list[DeletableTopicResult] = []
+    for one in wanted:
+        by_id = None if one.topic_id is None else image.topics_by_id.get(TopicId(one.topic_id))
+        name = one.name if by_id is None else by_id.name
+        if name is None or access.allows(context, AclOperation.DELETE, ResourceType.TOPIC, name):
+            allowed.append(one)
+            continue
+        can_see = access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+        refused.append(
+            DeletableTopicResult(
+                name=name if one.name is not None or can_see else None,
+                topic_id=one.topic_id,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message="Topic authorization failed.",
+            )
+        )
+    return replace(request, topics=tuple(allowed), topic_names=()), refused
 
 
 def failed(

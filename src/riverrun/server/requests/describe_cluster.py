@@ -17,9 +17,10 @@ from typing import Final
 from riverrun.metadata.image import BrokerImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.requests.metadata import CLUSTER_OPERATIONS, OPERATIONS_OMITTED
+from riverrun.server.requests.metadata import OPERATIONS_OMITTED
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
 from riverrun.wire.messages.describe_cluster_response import (
@@ -48,6 +49,7 @@ def handle(
             f"endpoint of type {NAMES[request.endpoint_type]}",
         )
     if served == CONTROLLERS:
+        services.access.require_cluster(context, AclOperation.ALTER)
         return _controllers(services, context, request)
     return _brokers(services, context, request)
 
@@ -73,7 +75,7 @@ def _controllers(
             for voter in services.metadata.voters
             if context.listener in voter.endpoints
         ),
-        cluster_authorized_operations=_operations(request),
+        cluster_authorized_operations=_operations(services, context, request),
     )
 
 
@@ -96,13 +98,16 @@ def _brokers(
         cluster_id=services.logs.cluster_id or "",
         controller_id=own if own in live else next(iter(live), NodeId(-1)),
         brokers=tuple(_described(broker, context.listener) for broker in shown),
-        cluster_authorized_operations=_operations(request),
+        cluster_authorized_operations=_operations(services, context, request),
     )
 
 
-def _operations(request: DescribeClusterRequest) -> int:
-    is_wanted = request.include_cluster_authorized_operations
-    return CLUSTER_OPERATIONS if is_wanted else OPERATIONS_OMITTED
+def _operations(
+    services: NodeServices, context: RequestContext, request: DescribeClusterRequest
+) -> int:
+    if not request.include_cluster_authorized_operations:
+        return OPERATIONS_OMITTED
+    return services.access.cluster_operations(context)
 
 
 def _described(broker: BrokerImage, listener: str) -> DescribeClusterBroker:

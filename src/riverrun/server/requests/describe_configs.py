@@ -17,7 +17,9 @@ from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.ports.aio import Yielder
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.security.access import require_config_right
 from riverrun.server.services import NodeServices
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.codec import encode_element, join_response
@@ -39,14 +41,13 @@ MALFORMED: Final = (
 async def handle(
     services: NodeServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> bytes:
-    image = services.metadata.current
     yielder = Yielder(services.clock)
     version = context.api_version
     known: dict[str, Synonyms] = {}
     encoded = []
     for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
         await yielder.step()
-        result = _result(services, image, request, one, known)
+        result = _result(services, context, request, one, known)
         encoded.append(encode_element(ApiKey.DESCRIBE_CONFIGS, version, result))
     empty = DescribeConfigsResponse(throttle_time_ms=0, results=())
     return join_response(ApiKey.DESCRIBE_CONFIGS, version, empty, "results", encoded)
@@ -63,7 +64,7 @@ def failed(
 
 def _result(
     services: NodeServices,
-    image: Image,
+    context: RequestContext,
     request: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
     known: dict[str, Synonyms],
@@ -74,7 +75,9 @@ def _result(
         with_documentation=request.include_documentation,
         known=known,
     )
+    image = services.metadata.current
     try:
+        require_config_right(services.access, context, AclOperation.DESCRIBE_CONFIGS, resource)
         return _described(resource, _rows(services, image, resource, options))
     except KafkaError as error:
         return _described(resource, (), error.code, error.message)

@@ -10,29 +10,29 @@ Versions 0 to 6:
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec.structs import replace
 
 from riverrun.coordinator.shard import described_error
 from riverrun.model.errors import ErrorCode
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
 from riverrun.wire.messages.describe_groups_response import DescribedGroup, DescribeGroupsResponse
 
-GROUP_OPERATIONS: Final = 3400
-"""Without an authorizer clients may do all: read, delete, describe, and describe and alter
-settings."""
-
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
+    access = services.access
+
     def describe(group_id: str) -> DescribedGroup:
+        if not access.allows(context, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+            return described_error(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         found = services.groups.describe_group(group_id, context.api_version)
         if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
-            return replace(found, authorized_operations=GROUP_OPERATIONS)
+            operations = access.operations(context, ResourceType.GROUP, group_id)
+            return replace(found, authorized_operations=operations)
         return found
 
     return DescribeGroupsResponse(groups=tuple(describe(one) for one in request.groups))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
 from riverrun.replication.partition import Partition
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
@@ -20,6 +21,10 @@ from riverrun.wire.messages.describe_log_dirs_response import (
 async def handle(
     services: BrokerServices, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
+    if not services.access.allows_cluster(context, AclOperation.DESCRIBE):
+        return DescribeLogDirsResponse(
+            throttle_time_ms=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=()
+        )
     topics: list[DescribeLogDirsTopic] = []
     if request.topics is None:
         for topic, partitions in services.replicas.by_name.items():

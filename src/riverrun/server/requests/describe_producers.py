@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NO_EPOCH
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
@@ -31,7 +32,8 @@ def handle(
             TopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _described(services, topic.name, index) for index in topic.partition_indexes
+                    _described(services, context, topic.name, index)
+                    for index in topic.partition_indexes
                 ),
             )
             for topic in request.topics
@@ -57,8 +59,11 @@ def failed(
     )
 
 
-def _described(services: BrokerServices, topic: str, index: int) -> PartitionResponse:
+def _described(
+    services: BrokerServices, context: RequestContext, topic: str, index: int
+) -> PartitionResponse:
     try:
+        services.access.require(context, AclOperation.READ, ResourceType.TOPIC, topic)
         partition = services.replicas.find(topic, index)
         if partition is None:
             raise KafkaError(missing(services, topic, index))

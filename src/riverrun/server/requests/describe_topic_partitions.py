@@ -13,6 +13,7 @@ from riverrun.metadata.image import BrokerImage, Image, PartitionImage, TopicIma
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.names import INTERNAL_TOPICS
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests.metadata import TOPIC_OPERATIONS
@@ -35,7 +36,7 @@ def handle(
     services: NodeServices, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     image = services.metadata.current
-    names = _names(image, request)
+    names = _names(services, context, image, request)
     live = live_brokers(image, context.listener)
     partitions_left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
@@ -45,6 +46,9 @@ def handle(
         start = 0
         if request.cursor is not None and name == request.cursor.topic_name:
             start = request.cursor.partition_index
+        if request.topics and not _may_see(services, context, name):
+            topics.append(_unknown(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            continue
         topic = image.topics_by_name.get(name)
         if topic is None:
             topics.append(_unknown(name))
@@ -71,8 +75,17 @@ def failed(
     )
 
 
-def _names(image: Image, request: DescribeTopicPartitionsRequest) -> list[TopicName]:
-    """The names to describe, from the cursor on; no names at all means every topic."""
+def _may_see(services: NodeServices, context: RequestContext, name: str) -> bool:
+    return services.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def _names(
+    services: NodeServices,
+    context: RequestContext,
+    image: Image,
+    request: DescribeTopicPartitionsRequest,
+) -> list[TopicName]:
+    """The names to describe, from the cursor on; no names at all means every visible topic."""
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -81,7 +94,7 @@ def _names(image: Image, request: DescribeTopicPartitionsRequest) -> list[TopicN
         if cursor is not None and cursor.topic_name not in names:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
     else:
-        names = sorted(image.topics_by_name)
+        names = sorted(n for n in image.topics_by_name if _may_see(services, context, n))
     return [name for name in names if cursor is None or name >= cursor.topic_name]
 
 
@@ -93,12 +106,11 @@ def _page(
     )
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, code: ErrorCode | None = None) -> DescribeTopicPartitionsResponseTopic:
     is_valid = is_topic_name(name)
+    reason = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
     return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if is_valid
-        else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        error_code=reason if code is None else code,
         name=name,
         topic_id=None,
         partitions=(),

@@ -19,12 +19,14 @@ import struct
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.aio import discard_result
 from riverrun.server.dispatch.context import CONTROLLER, Peer, RequestContext
+from riverrun.server.dispatch.forwarding import decode_principal
 from riverrun.server.dispatch.router import Call, Frame, Refused, Router
 from riverrun.server.services import NodeServices
 from riverrun.wire.apis import FORWARDED
 from riverrun.wire.headers import LENGTH
 from riverrun.wire.messages.envelope_request import EnvelopeRequest
 from riverrun.wire.messages.envelope_response import EnvelopeResponse
+from riverrun.wire.primitives import MalformedRequest
 
 _KEY = struct.Struct(">h")
 
@@ -44,11 +46,18 @@ class Envelopes:
         data = request.request_data
         if len(data) < _KEY.size or _KEY.unpack_from(data)[0] not in FORWARDED:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        peer = Peer(_host(request.client_host_address), CONTROLLER, context.connection_id)
         try:
+            peer = Peer(
+                _host(request.client_host_address),
+                CONTROLLER,
+                context.connection_id,
+                decode_principal(request.request_principal or b""),
+            )
             response = self._router.handle(memoryview(data), peer)
             if isinstance(response, Call):
                 response = await self._finished(response)
+        except MalformedRequest as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
         except Refused as error:
             if error.kind == "bug":
                 raise

@@ -26,7 +26,9 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.security.access import FAILURES
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest
@@ -58,6 +60,12 @@ TOPICS: Final = {
     KeyType.TRANSACTION: TopicName(TRANSACTIONS_TOPIC),
 }
 """The topic whose partitions decide the coordinator."""
+
+
+RESOURCES: Final = {
+    KeyType.GROUP: ResourceType.GROUP,
+    KeyType.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
+}
 
 
 async def handle(
@@ -114,6 +122,9 @@ def _find(
         return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type not in tuple(TOPICS):
         return _unknown(key, ErrorCode.INVALID_REQUEST)
+    kind = RESOURCES[KeyType(key_type)]
+    if not services.access.allows(context, AclOperation.DESCRIBE, kind, key):
+        return _unknown(key, FAILURES[kind])
     image = services.metadata.current
     topic = image.topics_by_name.get(TOPICS[KeyType(key_type)])
     if topic is None:

@@ -22,6 +22,7 @@ from typing import Final
 from riverrun.coordinator.transactions.producers import InitProducer
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import ProducerId
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
@@ -34,6 +35,7 @@ FENCED_SINCE: Final = 4
 async def handle(
     services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
+    _check_rights(services, context, request.transactional_id)
     if request.transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
@@ -55,6 +57,17 @@ async def handle(
         return await services.transactions.init_producer(wanted)
     except KafkaError as error:
         raise for_version(error, context.api_version, FENCED_SINCE) from error
+
+
+def _check_rights(
+    services: BrokerServices, context: RequestContext, transactional_id: str | None
+) -> None:
+    access, write = services.access, AclOperation.WRITE
+    if transactional_id is not None:
+        access.require(context, write, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    elif not access.allows_any(context, write, ResourceType.TOPIC):
+        # A producer that may write to some topic may be idempotent (KIP-679).
+        access.require_cluster(context, AclOperation.IDEMPOTENT_WRITE)
 
 
 def for_version(error: KafkaError, version: int, fenced_since: int) -> KafkaError:

@@ -14,6 +14,7 @@ Versions 0 to 5:
 from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
@@ -24,6 +25,13 @@ def handle(
     services: BrokerServices, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
     groups = services.groups.list_groups(request.states_filter, request.types_filter)
+    access, describe = services.access, AclOperation.DESCRIBE
+    if not access.allows_cluster(context, describe):
+        groups = [
+            one
+            for one in groups
+            if access.allows(context, describe, ResourceType.GROUP, one.group_id)
+        ]
     return ListGroupsResponse(error_code=ErrorCode.NONE, groups=tuple(groups))
 
 

@@ -22,6 +22,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.ports.aio import Yielder
 from riverrun.replication.partition import Partition
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
@@ -64,6 +65,9 @@ async def handle(
         for wanted in {p.partition_index: p for p in topic.partitions}.values():
             await yielder.step()
             try:
+                services.access.require(
+                    context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name
+                )
                 if counts[wanted.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 # Kafka checks the timestamp before it looks for the partition.

@@ -20,6 +20,7 @@ from typing import Final
 
 from riverrun.coordinator.transactions.listing import TransactionFilter, unknown_states
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.list_transactions_request import ListTransactionsRequest
@@ -46,7 +47,16 @@ def handle(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         unknown_state_filters=unknown_states(request.state_filters),
-        transaction_states=tuple(services.transactions.list_transactions(wanted)),
+        transaction_states=tuple(
+            one
+            for one in services.transactions.list_transactions(wanted)
+            if services.access.allows(
+                context,
+                AclOperation.DESCRIBE,
+                ResourceType.TRANSACTIONAL_ID,
+                one.transactional_id,
+            )
+        ),
     )
 
 

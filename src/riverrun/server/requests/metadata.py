@@ -29,6 +29,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.ports.aio import Yielder
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.response_cache import EncodedTopics
@@ -77,7 +78,7 @@ def handle(
     if has_ids:
         return _by_id(services, context, request, wanted)
     names = list(dict.fromkeys(TopicName(topic.name or "") for topic in wanted))
-    missing = _to_create(services, request, names)
+    missing = _to_create(services, context, request, names)
     if missing:
         return _create_then_respond(services, context, request, names, missing)
     if _is_in_doubt(services, services.metadata.current, names):
@@ -101,13 +102,20 @@ def _all_topics(
 ) -> bytes | Awaitable[bytes]:
     image = services.metadata.current
     cache = services.response_cache.topics(context.api_version, context.listener, image)
-    if cache.whole is not None and cache.whole[0] is image and not _wants_operations(request):
+    may_use_whole = not services.access.is_enabled and not _wants_operations(request)
+    if cache.whole is not None and cache.whole[0] is image and may_use_whole:
         listed = services.broker_visibility.listed_brokers(
             image, context.listener, services.clock.monotonic()
         )
         if tuple(listed) == cache.whole[1]:
             return cache.whole[2]
-    return _respond(services, context, request, image, list(image.topics_by_name.values()))
+    every = image.topics_by_name.values()
+    topics = [topic for topic in every if _may_see(services, context, topic)]
+    return _respond(services, context, request, image, topics)
+
+
+def _may_see(services: BrokerServices, context: RequestContext, topic: TopicImage) -> bool:
+    return services.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
 
 
 def _by_name(
@@ -118,8 +126,18 @@ def _by_name(
 ) -> bytes | Awaitable[bytes]:
     """Existing topics come first, as in Kafka."""
     image = services.metadata.current
+    hidden = [
+        name
+        for name in names
+        if not services.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+    ]
+    # Whether a hidden topic exists is not revealed.
+    refused = [_unknown(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, None) for name in hidden]
+    names = [name for name in names if name not in hidden] if hidden else names
     found = [image.topics_by_name[name] for name in names if name in image.topics_by_name]
-    operations = _topic_operations(request)
+    operations = OPERATIONS_OMITTED
+    if not services.access.is_enabled:
+        operations = _topic_operations(request)
     unknown = [
         _unknown(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -132,7 +150,7 @@ def _by_name(
         for name in names
         if name not in image.topics_by_name
     ]
-    return _respond(services, context, request, image, found, after=unknown)
+    return _respond(services, context, request, image, found, after=[*unknown, *refused])
 
 
 def _by_id(
@@ -144,23 +162,39 @@ def _by_id(
     """If any topic is requested by id, topics without an id are ignored, as in Kafka."""
     image = services.metadata.current
     ids = dict.fromkeys(TopicId(one.topic_id) for one in wanted if one.topic_id is not None)
-    found = [image.topics_by_id[one] for one in ids if one in image.topics_by_id]
+    known = [image.topics_by_id[one] for one in ids if one in image.topics_by_id]
+    found = [topic for topic in known if _may_see(services, context, topic)]
+    refused = [
+        _unknown(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic.id)
+        for topic in known
+        if topic not in found
+    ]
     operations = _topic_operations(request)
     unknown = [
         _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, one, operations)
         for one in ids
         if one not in image.topics_by_id
     ]
-    return _respond(services, context, request, image, found, before=unknown)
+    return _respond(services, context, request, image, found, before=[*unknown, *refused])
 
 
 def _to_create(
-    services: BrokerServices, request: MetadataRequest, names: Iterable[TopicName]
+    services: BrokerServices,
+    context: RequestContext,
+    request: MetadataRequest,
+    names: Iterable[TopicName],
 ) -> list[TopicName]:
     if not (request.allow_auto_topic_creation and services.settings.topics.auto_create):
         return []
-    known = services.metadata.current.topics_by_name
-    return [name for name in names if name not in known and is_topic_name(name)]
+    known, access = services.metadata.current.topics_by_name, services.access
+    missing = [name for name in names if name not in known and is_topic_name(name)]
+    if not missing or access.allows_cluster(context, AclOperation.CREATE):
+        return missing
+    return [
+        name
+        for name in missing
+        if access.allows(context, AclOperation.CREATE, ResourceType.TOPIC, name)
+    ]
 
 
 async def _create_then_respond(
@@ -228,7 +262,7 @@ def _respond(
 ) -> bytes | Awaitable[bytes]:
     """Encode small responses at once, and large ones in slices that yield to the event loop."""
     cache = services.response_cache.topics(context.api_version, context.listener, image)
-    job = _Encoding(context, request, image, cache, topics)
+    job = _Encoding(services, context, request, image, cache, topics)
     if job.partitions_left() + len(before) + len(after) > SLICE_PARTITIONS:
         return _respond_in_slices(services, job, before, after)
     job.encode(len(topics))
@@ -257,12 +291,15 @@ class _Encoding:
 
     def __init__(
         self,
+        services: BrokerServices,
         context: RequestContext,
         request: MetadataRequest,
         image: Image,
         cache: EncodedTopics,
         topics: Sequence[TopicImage],
     ) -> None:
+        self._access = services.access
+        self._context = context
         self._version = context.api_version
         self._listener = context.listener
         self._request = request
@@ -272,7 +309,7 @@ class _Encoding:
         self._live = live_brokers(image, context.listener)
         # Responses with authorized operations are rare and not cached.
         self._may_cache = not request.include_topic_authorized_operations
-        self._may_cache_whole = not _wants_operations(request)
+        self._may_cache_whole = not _wants_operations(request) and not self._access.is_enabled
         self._encoded: list[bytes] = []
 
     @property
@@ -306,8 +343,13 @@ class _Encoding:
                 _partition(self._version, self._image, self._live, self._listener, index, one)
                 for index, one in enumerate(topic.partitions)
             ),
-            topic_authorized_operations=_topic_operations(self._request),
+            topic_authorized_operations=self._operations(topic.name),
         )
+
+    def _operations(self, name: str) -> int:
+        if not self._request.include_topic_authorized_operations:
+            return OPERATIONS_OMITTED
+        return self._access.operations(self._context, ResourceType.TOPIC, name)
 
     def element(self, topic: MetadataResponseTopic) -> bytes:
         return encode_element(ApiKey.METADATA, self._version, topic)
@@ -350,7 +392,7 @@ class _Encoding:
             # Any broker forwards requests to the controller, so the nearest one will do.
             controller_id=own if own in self._live else next(iter(self._live), NodeId(-1)),
             cluster_id=services.logs.cluster_id,
-            cluster_authorized_operations=CLUSTER_OPERATIONS
+            cluster_authorized_operations=self._access.cluster_operations(self._context)
             if self._request.include_cluster_authorized_operations
             else OPERATIONS_OMITTED,
         )

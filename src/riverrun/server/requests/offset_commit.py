@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests.join_group import caller_of
 from riverrun.server.services import BrokerServices
@@ -50,6 +51,14 @@ async def handle(
     accepted: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
         known = _topic(services.metadata.current, topic, has_ids=has_ids)
+        name = topic.name if known is None else known.name
+        may_name = not has_ids or known is not None
+        if may_name and not services.access.allows(
+            context, AclOperation.READ, ResourceType.TOPIC, name
+        ):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            refused.append(_results(topic, topic.partitions, code))
+            continue
         if known is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused.append(_results(topic, topic.partitions, code))

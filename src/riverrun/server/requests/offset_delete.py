@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import TopicName
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_delete_request import (
@@ -29,11 +30,15 @@ async def handle(
     for topic in request.topics:
         known = services.metadata.current.topics_by_name.get(TopicName(topic.name))
         count = 0 if known is None else len(known.partitions)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        may_read = AclOperation.READ
+        if not services.access.allows(context, may_read, ResourceType.TOPIC, topic.name):
+            count, code = 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         good = tuple(one for one in topic.partitions if 0 <= one.partition_index < count)
         bad = tuple(
             OffsetDeleteResponsePartition(
                 partition_index=one.partition_index,
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                error_code=code,
             )
             for one in topic.partitions
             if not 0 <= one.partition_index < count

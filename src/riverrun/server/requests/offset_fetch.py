@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_fetch_request import (
@@ -54,7 +55,7 @@ async def handle(
 ) -> OffsetFetchResponse:
     version = context.api_version
     if version >= MANY_GROUPS_SINCE:
-        found = [await _fetch(services, request, one, version) for one in request.groups]
+        found = [await _fetch(services, context, request, one) for one in request.groups]
         return OffsetFetchResponse(groups=tuple(found))
     topics = request.topics
     only = OffsetFetchRequestGroup(
@@ -66,7 +67,7 @@ async def handle(
             for one in topics
         ),
     )
-    fetched = await _fetch(services, request, only, version)
+    fetched = await _fetch(services, context, request, only)
     if fetched.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
         fetched = replace(fetched, topics=tuple(_all_failed(only, fetched.error_code)))
     return OffsetFetchResponse(
@@ -88,13 +89,26 @@ def failed(
 
 async def _fetch(
     services: BrokerServices,
+    context: RequestContext,
     request: OffsetFetchRequest,
     group: OffsetFetchRequestGroup,
-    version: int,
 ) -> OffsetFetchResponseGroup:
+    access, describe = services.access, AclOperation.DESCRIBE
+    if not access.allows(context, describe, ResourceType.GROUP, group.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code)
     image = services.metadata.current
-    has_ids = version >= TOPIC_IDS_SINCE
+    has_ids = context.api_version >= TOPIC_IDS_SINCE
     topics, unknown = _named(image, group.topics, has_ids=has_ids)
+    if topics is not None and access.is_enabled:
+        hidden = [
+            topic
+            for topic in topics
+            if not access.allows(context, describe, ResourceType.TOPIC, topic.name)
+        ]
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        unknown += [_failed_topic(topic, code) for topic in hidden]
+        topics = [topic for topic in topics if topic not in hidden]
     try:
         if request.require_stable:
             found = await services.groups.fetch_stable_offsets(group.group_id, topics)
@@ -106,6 +120,13 @@ async def _fetch(
             # Older consumers do not retry with the other code here.
             code = ErrorCode.NOT_COORDINATOR
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code)
+    if topics is None and access.is_enabled:
+        seen = [
+            topic
+            for topic in found.topics
+            if access.allows(context, describe, ResourceType.TOPIC, topic.name)
+        ]
+        found = replace(found, topics=tuple(seen))
     if has_ids and topics is None:
         found = replace(found, topics=_with_ids(image, found.topics))
     return replace(found, topics=(*found.topics, *unknown)) if unknown else found

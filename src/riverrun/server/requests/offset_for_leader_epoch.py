@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
@@ -31,7 +32,7 @@ def handle(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
-                    _result(services, topic.topic, wanted) for wanted in topic.partitions
+                    _result(services, context, topic.topic, wanted) for wanted in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -40,9 +41,12 @@ def handle(
 
 
 def _result(
-    services: BrokerServices, topic: str, wanted: OffsetForLeaderPartition
+    services: BrokerServices, context: RequestContext, topic: str, wanted: OffsetForLeaderPartition
 ) -> EpochEndOffset:
+    access = services.access
     try:
+        if not access.allows_cluster(context, AclOperation.CLUSTER_ACTION):
+            access.require(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
         partition = services.replicas.find(topic, wanted.partition)
         if partition is None:
             raise KafkaError(missing(services, topic, wanted.partition))

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import structlog
 
@@ -41,8 +42,9 @@ from riverrun.records.compression import Compression
 from riverrun.records.validate import InvalidRecord
 from riverrun.replication.partition import Partition
 from riverrun.replication.verification_attempts import Attempt, append_transactional
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.redirects import endpoints_of, leader_of, missing
+from riverrun.server.dispatch.redirects import endpoints_of, leader_of, missing, topic_name
 from riverrun.server.dispatch.router import Refused
 from riverrun.server.transactions.transactional_produce import Attempts
 from riverrun.server.transactions.verification import produce_error
@@ -88,6 +90,10 @@ def handle_frame(
         return _refuse_all(version, call, refusal)
     if call.transactional_id is None:
         return _append_all(services, context, call, buffer, None)
+    if services.access.is_enabled:
+        denied = _denied(services, context, call)
+        if denied is not None:
+            return denied
     try:
         return services.transactional_produces.submit(
             services.replicas,
@@ -98,6 +104,42 @@ def handle_frame(
         )
     except KafkaError as error:
         return _refuse_all(version, call, (error.code, error.message))
+
+
+def _denied(services: BrokerServices, context: RequestContext, call: ProduceCall) -> bytes | None:
+    """The response to a transactional request without the rights for it; None if it has them.
+
+    A partition is added to the transaction before its batch is appended, so the rights are checked
+    first. One missing right refuses the request, because the transaction must be aborted anyway.
+    """
+    access, version = services.access, context.api_version
+    id_ = call.transactional_id or ""
+    if not access.allows(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, id_):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return _refuse_all(version, call, (code, None))
+    results = [
+        ProduceResult(
+            wanted.topic,
+            wanted.partition,
+            ErrorCode.OPERATION_NOT_ATTEMPTED
+            if _may_write(services, context, wanted.topic)
+            else ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        )
+        for wanted in call.partitions
+    ]
+    if all(one.error_code == ErrorCode.OPERATION_NOT_ATTEMPTED for one in results):
+        return None
+    if call.acks == ACKS_NONE:
+        _check_unacknowledged(results)
+    return encode_produce_response(version, results)
+
+
+def _may_write(services: BrokerServices, context: RequestContext, topic: str | UUID) -> bool:
+    """Unknown ids are not denied: they get an error that says so."""
+    name = topic_name(services, topic)
+    return name is None or services.access.allows(
+        context, AclOperation.WRITE, ResourceType.TOPIC, name
+    )
 
 
 def _append_all(
@@ -194,6 +236,8 @@ def _append(
     topic, index = wanted.topic, wanted.partition
     partition = None
     try:
+        if services.access.is_enabled and not _may_write(services, context, topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if isinstance(topic, str):
             partition = services.replicas.find(topic, index)
         else:

@@ -26,6 +26,7 @@ from riverrun.model.ids import TopicName
 from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.replication.partition import Partition
 from riverrun.replication.verification_attempts import is_unverified
+from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.server.transactions.verification import UNREACHABLE, TransactionKey
@@ -53,7 +54,16 @@ async def handle(
     refused: list[TxnOffsetCommitResponseTopic] = []
     accepted: list[TxnOffsetCommitRequestTopic] = []
     topics = services.metadata.current.topics_by_name
+    access = services.access
+    access.require(
+        context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    )
+    access.require(context, AclOperation.READ, ResourceType.GROUP, request.group_id)
     for topic in request.topics:
+        if not access.allows(context, AclOperation.READ, ResourceType.TOPIC, topic.name):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            refused.append(_results(topic, list(topic.partitions), code))
+            continue
         known = topics.get(TopicName(topic.name))
         count = 0 if known is None else len(known.partitions)
         good = tuple(one for one in topic.partitions if 0 <= one.partition_index < count)

@@ -26,6 +26,7 @@ from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.ports.aio import run_together
 from riverrun.replication.markers import append_markers
 from riverrun.replication.partition import Partition
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
 from riverrun.server.services import BrokerServices
@@ -59,6 +60,8 @@ log = structlog.get_logger("riverrun.transactions")
 async def handle(
     services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
+    if not services.access.allows_cluster(context, AclOperation.ALTER):
+        services.access.require_cluster(context, AclOperation.CLUSTER_ACTION)
     by_partition: dict[PartitionKey, dict[int, NewMarker]] = {}
     for place, marker in enumerate(request.markers):
         for topic in marker.topics:

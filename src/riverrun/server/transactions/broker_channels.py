@@ -18,6 +18,7 @@ from msgspec import Struct
 from riverrun.client.connection import Connection
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
+from riverrun.security.principal import NODE
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import failure_of
 from riverrun.wire.apis import ALL_APIS, ApiKey
@@ -68,7 +69,10 @@ class BrokerChannels:
                 known[1].close()
                 del self._connections[node]
             connection = await Connection.connect(
-                *address, client_id=self._name, connect_timeout_s=CONNECT_SECONDS_MAX
+                *address,
+                client_id=self._name,
+                connect_timeout_s=CONNECT_SECONDS_MAX,
+                security=self._services().security.to_brokers(),
             )
             self._connections[node] = (address, connection)
             return connection
@@ -83,7 +87,7 @@ async def _respond(services: BrokerServices, name: str, key: ApiKey, message: An
     """Call a handler of this broker, as a client on its own listener would."""
     api = ALL_APIS[key]
     module: Any = import_module(f"riverrun.server.requests.{api.name}")
-    context = RequestContext(api.max_version, 0, name, "127.0.0.1", "", LOCAL_CONNECTION)
+    context = RequestContext(api.max_version, 0, name, "127.0.0.1", "", LOCAL_CONNECTION, NODE)
     try:
         result = module.handle(services, context, message)
         return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,1 @@
+"""`riverrun certs`: a certificate authority, and certificates for nodes and clients."""

@@ -1,0 +1,115 @@
+"""How commands log in to a cluster: a properties file with Kafka's client settings, or variables.
+
+The first of these decides: ``--command-config FILE``, ``RIVERRUN_COMMAND_CONFIG``, the entry
+``command-config`` of the context. Variables such as ``RIVERRUN_SASL_PASSWORD`` override the file,
+so that a password need not be in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from riverrun.cli.support.options import FAILED, USAGE, fail
+
+if TYPE_CHECKING:
+    from riverrun.client.security import ClientSecurity
+
+COMMAND_CONFIG_FLAG: Final = "--command-config"
+COMMAND_CONFIG_VARIABLE: Final = "RIVERRUN_COMMAND_CONFIG"
+VARIABLES: Final = {
+    "RIVERRUN_SECURITY_PROTOCOL": "security.protocol",
+    "RIVERRUN_SASL_MECHANISM": "sasl.mechanism",
+    "RIVERRUN_SASL_USERNAME": "sasl.username",
+    "RIVERRUN_SASL_PASSWORD": "sasl.password",
+    "RIVERRUN_SSL_CA_LOCATION": "ssl.ca.location",
+}
+_CONTINUED: Final = "\\"
+
+
+class ClusterAddress(str):
+    """The bootstrap address of a command, with the settings to log in, and the context that
+    supplied it."""
+
+    properties: Mapping[str, str]
+    context: str | None
+
+    @classmethod
+    def of(
+        cls, address: str, *, properties: Mapping[str, str], context: str | None = None
+    ) -> ClusterAddress:
+        made = cls(address)
+        made.properties = properties
+        made.context = context
+        return made
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse the format of Java's properties files: ``name=value``, comments, continued lines."""
+    found: dict[str, str] = {}
+    pending = ""
+    for raw in text.splitlines():
+        line = pending + raw.strip()
+        pending = ""
+        if not line or line.startswith(("#", "!")):
+            continue
+        backslashes = len(line) - len(line.rstrip(_CONTINUED))
+        if backslashes % 2:
+            pending = line[:-1]
+            continue
+        name, value = _divided(line)
+        found[name] = value
+    return found
+
+
+def _divided(line: str) -> tuple[str, str]:
+    ends = [at for at in (line.find("="), line.find(":")) if at >= 0]
+    at = min(ends, default=len(line))
+    value = line[at + 1 :].strip().replace("\\\\", "\0")
+    for written, meant in (("\\n", "\n"), ("\\t", "\t"), ("\\", "")):
+        value = value.replace(written, meant)
+    return line[:at].strip(), value.replace("\0", "\\")
+
+
+def command_properties(
+    environment: Mapping[str, str], flag: str | None, context: Mapping[str, Any]
+) -> dict[str, str]:
+    """The client settings of a command. Exits if the file cannot be read."""
+    path = flag or environment.get(COMMAND_CONFIG_VARIABLE) or context.get("command-config")
+    found = _read(Path(str(path)).expanduser()) if path else {}
+    for variable, name in VARIABLES.items():
+        if environment.get(variable):
+            found[name] = environment[variable]
+    return found
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        fail(f"cannot read {path}: not UTF-8 text", USAGE)
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}", FAILED)
+    base = path.parent
+    found = parse_properties(text)
+    for name, value in found.items():
+        # A file beside the properties is found from any directory.
+        if name.endswith(".location") and value and not os.path.isabs(value):
+            found[name] = str(base / value)
+    return found
+
+
+def security_of(bootstrap: str) -> ClientSecurity | None:
+    """The protection of the connections of a command. Exits if its settings are invalid."""
+    properties = getattr(bootstrap, "properties", {})
+    if not properties:
+        return None
+    from riverrun.client.security import client_security
+    from riverrun.model.settings import SettingError
+
+    try:
+        return client_security(properties)
+    except SettingError as error:
+        fail(f"{COMMAND_CONFIG_FLAG}: {error}", USAGE)

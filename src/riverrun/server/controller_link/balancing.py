@@ -1,0 +1,34 @@
+"""Background work of the active controller: asks brokers for their disks, and plans balancing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from riverrun.ports.aio import OwnedTasks
+from riverrun.server.controller_link.auto_balance import AutoBalance, Planner
+from riverrun.server.controller_link.disk_poll import DiskPoll
+
+if TYPE_CHECKING:
+    from riverrun.server.services import NodeServices
+
+
+def start_balancing(services: NodeServices, tasks: OwnedTasks, planner: Planner) -> None:
+    """Both idle until this node is the active controller."""
+    metadata = services.metadata
+    disk_poll = DiskPoll(
+        services.controller.placement,
+        lambda: metadata.newest,
+        lambda: metadata.is_active,
+        security=services.security,
+    )
+    tasks.start(disk_poll.run(), name="disk poll")
+    auto_balance = AutoBalance(
+        services.controller,
+        metadata,
+        services.configs,
+        services.settings.balance,
+        services.clock,
+        sizes=disk_poll.sizes,
+        planner=planner,
+    )
+    tasks.start(auto_balance.run(), name="auto balance")

@@ -1,0 +1,1 @@
+"""Security of a node: its settings, logins, certificates, rights and audit."""

@@ -1,0 +1,148 @@
+"""The certificates of a node, replaced at run time without a restart.
+
+Each listener with TLS has a ``CertificateHolder``, and so have the connections to other nodes. New
+connections use the newest valid context; open ones keep theirs. A new key or certificate is checked
+by a handshake in memory first. If it is invalid, the old one stays in use and the reason is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from time import gmtime, strftime
+from typing import Final
+
+import structlog
+
+from riverrun.model.settings import SettingError
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Metrics
+from riverrun.security.tls import (
+    TlsSettings,
+    check_certificate,
+    client_context,
+    server_context,
+)
+
+log = structlog.get_logger("riverrun.security")
+
+POLL_SECONDS: Final = 3.0
+WARN_SECONDS: Final = 14 * 24 * 3600.0
+WARN_EVERY_SECONDS: Final = 24 * 3600.0
+
+Fingerprint = tuple[tuple[int, int, int], ...]
+
+
+class CertificateHolder:
+    """The TLS context of one listener, or of the connections to other nodes."""
+
+    def __init__(self, name: str, settings: TlsSettings, *, is_server: bool) -> None:
+        """Raises ``SettingError`` if the certificate cannot be used."""
+        self.name = name
+        self._is_server = is_server
+        self.settings = settings
+        self.expires_at: float | None = None
+        self.context = self._build(settings)
+        self._fingerprint = _fingerprint(settings)
+
+    def use(self, settings: TlsSettings) -> None:
+        """Use other settings. Raises ``SettingError`` if they are invalid, and keeps the old."""
+        context = self._build(settings)
+        self.settings, self.context = settings, context
+        self._fingerprint = _fingerprint(settings)
+
+    def reload(self, *, is_forced: bool = False) -> bool:
+        """Read the files again if they changed. Returns whether a new context is in use."""
+        found = _fingerprint(self.settings)
+        if found == self._fingerprint and not is_forced:
+            return False
+        # Also after a failure: an invalid file is reported once, not at each poll.
+        self._fingerprint = found
+        try:
+            self.context = self._build(self.settings)
+        except SettingError as error:
+            log.error(
+                "new certificate refused, the old one stays", of=self.name, error=error.reason
+            )
+            return False
+        log.info("certificate replaced", of=self.name, expires=_date(self.expires_at))
+        return True
+
+    def _build(self, settings: TlsSettings) -> ssl.SSLContext:
+        context = server_context(settings) if self._is_server else client_context(settings)
+        self.expires_at = check_certificate(settings) if settings.has_certificate else None
+        return context
+
+
+class Certificates:
+    """All certificates of a node. ``run`` until cancelled."""
+
+    def __init__(
+        self, holders: Sequence[CertificateHolder], *, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._holders = holders
+        self._clock = clock
+        self._warned_at: dict[str, float] = {}
+        self._replaced = metrics.counter(
+            "riverrun_certificates_replaced_total", "Certificates replaced without a restart."
+        )
+        for holder in holders:
+            metrics.gauge(
+                "riverrun_certificate_expiry_seconds",
+                "Seconds until a certificate of this node expires.",
+                _remaining(holder, clock),
+                of=holder.name,
+            )
+
+    async def run(self) -> None:
+        while True:
+            self.reload()
+            self._warn()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def reload(self, *, is_forced: bool = False) -> None:
+        """Use changed files, or with ``is_forced`` (SIGHUP) read all of them again."""
+        for holder in self._holders:
+            if holder.reload(is_forced=is_forced):
+                self._replaced.value += 1
+
+    def _warn(self) -> None:
+        now = self._clock.monotonic()
+        for holder in self._holders:
+            if holder.expires_at is None:
+                continue
+            left = holder.expires_at - self._clock.now_ms() / 1000
+            last = self._warned_at.get(holder.name)
+            if left < WARN_SECONDS and (last is None or now - last >= WARN_EVERY_SECONDS):
+                self._warned_at[holder.name] = now
+                log.warning(
+                    "certificate expires soon", of=holder.name, expires=_date(holder.expires_at)
+                )
+
+
+def _remaining(holder: CertificateHolder, clock: Clock) -> Callable[[], float]:
+    def seconds() -> float:
+        expires = holder.expires_at
+        return float("inf") if expires is None else expires - clock.now_ms() / 1000
+
+    return seconds
+
+
+def _fingerprint(settings: TlsSettings) -> Fingerprint:
+    """What changes when a file is replaced, also behind a symbolic link (Kubernetes)."""
+    found: list[tuple[int, int, int]] = []
+    for path in settings.files():
+        try:
+            state = os.stat(path)
+        except OSError:
+            continue
+        found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+    return tuple(found)
+
+
+def _date(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return strftime("%Y-%m-%d", gmtime(seconds))

@@ -1,0 +1,131 @@
+"""The protection of one listener: TLS, logins, and the principal of its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from riverrun.ports.aio import LogLimiter
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Counter, Metrics
+from riverrun.security.mechanisms import SaslMechanism
+from riverrun.security.principal import (
+    ANONYMOUS,
+    MappingRule,
+    Principal,
+    distinguished_name,
+    mapped_principal,
+)
+from riverrun.security.protocols import SecurityProtocol
+from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.router import Router
+from riverrun.server.security.certificates import CertificateHolder
+from riverrun.server.security.sasl_router import SaslConnection, SaslRouter
+from riverrun.server.security.sasl_session import Logins, SaslSession
+from riverrun.server.security.settings import SaslSettings
+
+LOG_SECONDS = 1.0
+
+
+class LoginLog:
+    """Counts logins and logs the failed ones, at a limited rate for each address."""
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._log: Any = structlog.get_logger("riverrun.security")
+        self._limiter = LogLimiter(clock, interval_seconds=LOG_SECONDS)
+        self._metrics = metrics
+        self._counters: dict[tuple[str, str], Counter] = {}
+
+    def succeeded(self, peer: Peer, principal: Principal, mechanism: str) -> None:
+        self._count(mechanism, "succeeded")
+        self._log.debug("login", user=str(principal), mechanism=mechanism, client=peer.client_host)
+
+    def failed(self, peer: Peer, mechanism: str, reason: str) -> None:
+        self._count(mechanism, "failed")
+        unlogged = self._limiter.admit(peer.client_host)
+        if unlogged is not None:
+            self._log.warning(
+                "login failed",
+                client=peer.client_host,
+                listener=peer.listener,
+                mechanism=mechanism,
+                error=reason,
+                unlogged=unlogged,
+            )
+
+    def _count(self, mechanism: str, result: str) -> None:
+        # The client chooses the mechanism it asks for; only known ones become labels.
+        known = mechanism if mechanism in SaslMechanism.__members__.values() else "other"
+        counter = self._counters.get((known, result))
+        if counter is None:
+            counter = self._counters[known, result] = self._metrics.counter(
+                "riverrun_logins_total", "SASL logins.", mechanism=known, result=result
+            )
+        counter.value += 1
+
+
+class ListenerGuard:
+    """What one listener requires of its clients."""
+
+    def __init__(
+        self,
+        name: str,
+        protocol: SecurityProtocol,
+        *,
+        certificate: CertificateHolder | None,
+        mapping_rules: Sequence[MappingRule],
+        sasl: SaslSettings,
+        logins: Logins,
+        secret: bytes,
+        nonce: Callable[[], str],
+        clock: Clock,
+        login_log: LoginLog,
+    ) -> None:
+        assert protocol.has_tls == (certificate is not None), f"{name}: TLS needs a certificate"
+        self.name = name
+        self.protocol = protocol
+        self.sasl = sasl
+        self._certificate = certificate
+        self._mapping_rules = mapping_rules
+        self._logins = logins
+        self._secret = secret
+        self._nonce = nonce
+        self._clock = clock
+        self._login_log = login_log
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The context for the next connection."""
+        return None if self._certificate is None else self._certificate.context
+
+    def principal_of(self, transport: asyncio.BaseTransport) -> Principal | None:
+        """The principal of a new connection; None refuses it."""
+        if self._certificate is None:
+            return ANONYMOUS
+        peer: Mapping[str, Any] | None = transport.get_extra_info("peercert")
+        if not peer or self.protocol.has_sasl:
+            return ANONYMOUS
+        return mapped_principal(distinguished_name(peer["subject"]), self._mapping_rules)
+
+    def router(self, router: Router, connection: SaslConnection) -> Router | SaslRouter:
+        """The router of a new connection."""
+        if not self.protocol.has_sasl:
+            return router
+        session = SaslSession(
+            self._logins,
+            [SaslMechanism(name) for name in self.sasl.mechanisms],
+            secret=self._secret,
+            nonce=self._nonce,
+        )
+        return SaslRouter(
+            router,
+            session,
+            connection,
+            clock=self._clock,
+            session_ms_max=self.sasl.session_ms_max,
+            events=self._login_log,
+        )

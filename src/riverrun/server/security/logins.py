@@ -1,0 +1,65 @@
+"""The users that a listener accepts: SCRAM users and tokens of the cluster, users of PLAIN from the
+settings, and bearer tokens signed by a known key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from riverrun.metadata.entries import USER_SCRAM_CREDENTIAL
+from riverrun.metadata.image import Image
+from riverrun.security.oauthbearer import OauthError
+from riverrun.security.scram import ScramCredential, ScramMechanism
+from riverrun.security.tokens import AcceptedToken
+from riverrun.server.security.sasl_session import TokenLogin
+
+if TYPE_CHECKING:
+    from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
+
+Bearer = Callable[[str], AcceptedToken]
+Tokens = Callable[[ScramMechanism, str], TokenLogin | None]
+
+
+def scram_credential(image: Image, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+    found = image.entries.get((USER_SCRAM_CREDENTIAL, user, mechanism.value))
+    if found is None:
+        return None
+    record = cast("UserScramCredentialRecord", found)
+    return ScramCredential(
+        salt=record.salt,
+        stored_key=record.stored_key,
+        server_key=record.server_key,
+        iterations=record.iterations,
+    )
+
+
+class ListenerLogins:
+    """Implements ``Logins`` for one listener."""
+
+    def __init__(
+        self,
+        image: Callable[[], Image],
+        *,
+        passwords: Mapping[str, str],
+        bearer: Bearer | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """``passwords`` are the users of PLAIN."""
+        self._image = image
+        self._passwords = passwords
+        self._bearer = bearer
+        self._tokens = tokens
+
+    def scram(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        return scram_credential(self._image(), mechanism, user)
+
+    def token(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+        return None if self._tokens is None else self._tokens(mechanism, token_id)
+
+    def password(self, user: str) -> str | None:
+        return self._passwords.get(user)
+
+    def bearer(self, token: str) -> AcceptedToken:
+        if self._bearer is None:
+            raise OauthError("bearer tokens are not accepted here")
+        return self._bearer(token)

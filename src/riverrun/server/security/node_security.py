@@ -1,0 +1,221 @@
+"""All protection of a node, built from its settings.
+
+That is the guards of its listeners, and how it connects to other nodes.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from riverrun.client.security import ClientSecurity, SaslLogin, sasl_login
+from riverrun.metadata.image import BrokerImage, Endpoint, Image
+from riverrun.model.settings import SettingError
+from riverrun.ports.aio import OwnedTasks
+from riverrun.ports.clock import Clock
+from riverrun.ports.metrics import Metrics
+from riverrun.ports.randomness import Randomness
+from riverrun.security.jaas import JaasError, parse_jaas
+from riverrun.security.mechanisms import SaslMechanism
+from riverrun.security.principal import MappingRuleError, parse_mapping_rules
+from riverrun.security.protocols import CONTROLLER, LISTENER_PREFIX, SecurityProtocol
+from riverrun.security.tls import TlsSettings, tls_settings
+from riverrun.server.security.bearer_keys import BearerKeys
+from riverrun.server.security.certificates import CertificateHolder, Certificates
+from riverrun.server.security.first_user import first_password
+from riverrun.server.security.guard import ListenerGuard, LoginLog
+from riverrun.server.security.logins import ListenerLogins
+from riverrun.server.security.settings import (
+    SaslSettings,
+    TlsFileSettings,
+    inter_broker_listener,
+    listener_protocols,
+    of_listener,
+)
+
+if TYPE_CHECKING:
+    from riverrun.server.settings import NodeSettings
+
+log = structlog.get_logger("riverrun.security")
+
+
+class NodeSecurity:
+    """Built before the node listens. ``image`` returns the newest metadata; empty at first."""
+
+    def __init__(
+        self,
+        texts: Mapping[str, str],
+        listeners: Sequence[str],
+        *,
+        image: Callable[[], Image],
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics,
+    ) -> None:
+        """Raises ``SettingError``."""
+        self._texts = texts
+        self._clock = clock
+        self._randomness = randomness
+        self._image = image
+        self._login_log = LoginLog(clock, metrics)
+        self._secret = randomness.uuid().bytes + randomness.uuid().bytes
+        self.protocols = listener_protocols(texts, listeners)
+        self.inter_broker_listener = inter_broker_listener(texts, self.protocols)
+        self._holder_listeners: dict[CertificateHolder, str] = {}
+        self.bearer_keys = self._bearer_keys(metrics)
+        self.guards = {
+            name: self._guard(name, protocol)
+            for name, protocol in self.protocols.items()
+            if protocol is not SecurityProtocol.PLAINTEXT
+        }
+        self.to_brokers = self._connector(
+            self.inter_broker_listener, "sasl.mechanism.inter.broker.protocol"
+        )
+        self.to_controllers = self._connector(CONTROLLER, "sasl.mechanism.controller.protocol")
+        self.certificates = (
+            Certificates(list(self._holder_listeners), clock=clock, metrics=metrics)
+            if self._holder_listeners
+            else None
+        )
+
+    def configure(self, texts: Mapping[str, str]) -> None:
+        """Use changed certificates of listeners (kafka-configs). Invalid ones are logged, and the
+        old ones stay."""
+        merged = {**self._texts, **texts}
+        for holder, listener in self._holder_listeners.items():
+            wanted = self._tls_of(merged, listener)
+            if wanted == holder.settings:
+                continue
+            try:
+                holder.use(wanted)
+                log.info("certificate replaced", of=holder.name)
+            except SettingError as error:
+                text = "new certificate refused, the old one stays"
+                log.error(text, of=holder.name, error=error.reason)
+
+    def endpoint_of(self, broker: BrokerImage) -> Endpoint | None:
+        """The address at which a broker serves other brokers."""
+        known = broker.endpoints.get(self.inter_broker_listener)
+        return known or next(iter(broker.endpoints.values()), None)
+
+    def _bearer_keys(self, metrics: Metrics) -> BearerKeys | None:
+        for name, protocol in self.protocols.items():
+            sasl = SaslSettings.from_texts(of_listener(self._texts, name))
+            if protocol.has_sasl and SaslMechanism.OAUTHBEARER in sasl.mechanisms:
+                return BearerKeys(
+                    sasl, clock=self._clock, randomness=self._randomness, metrics=metrics
+                )
+        return None
+
+    def _guard(self, name: str, protocol: SecurityProtocol) -> ListenerGuard:
+        texts = of_listener(self._texts, name)
+        certificate = None
+        if protocol.has_tls:
+            certificate = CertificateHolder(name, self._tls_of(self._texts, name), is_server=True)
+            self._holder_listeners[certificate] = name
+        try:
+            rules = parse_mapping_rules(TlsFileSettings.from_texts(texts).mapping_rules)
+        except MappingRuleError as error:
+            raise SettingError("ssl.principal.mapping.rules", "", str(error)) from None
+        bearer = None if self.bearer_keys is None else self.bearer_keys.accept
+        return ListenerGuard(
+            name,
+            protocol,
+            certificate=certificate,
+            mapping_rules=rules,
+            sasl=SaslSettings.from_texts(texts),
+            logins=ListenerLogins(self._image, passwords=self._plain_users(name), bearer=bearer),
+            secret=self._secret,
+            nonce=lambda: self._randomness.uuid().hex,
+            clock=self._clock,
+            login_log=self._login_log,
+        )
+
+    def _tls_of(self, texts: Mapping[str, str], listener: str) -> TlsSettings:
+        """On SASL_SSL, ssl.client.auth counts only with the listener's prefix, as in Kafka."""
+        found = of_listener(texts, listener)
+        protocol = self.protocols.get(listener, SecurityProtocol.SSL)
+        prefixed = f"{LISTENER_PREFIX}{listener.lower()}.ssl.client.auth"
+        if protocol.has_sasl and prefixed not in texts:
+            found.pop("ssl.client.auth", None)
+        return tls_settings(found)
+
+    def _plain_users(self, name: str) -> dict[str, str]:
+        texts = of_listener(self._texts, name, SaslMechanism.PLAIN.value)
+        jaas = texts.get("sasl.jaas.config", "")
+        if not jaas:
+            return {}
+        try:
+            return parse_jaas(jaas).users()
+        except JaasError as error:
+            raise SettingError("sasl.jaas.config", "(hidden)", str(error)) from None
+
+    def _connector(
+        self, listener: str, mechanism_setting: str
+    ) -> Callable[[], ClientSecurity | None]:
+        """How this node connects to a listener of other nodes, which has the same name there."""
+        protocol = self.protocols.get(listener)
+        if protocol is None and listener == CONTROLLER:
+            # A broker without a controller of its own reaches the controllers' listeners.
+            protocol = listener_protocols(self._texts, [CONTROLLER])[CONTROLLER]
+        if protocol is None or protocol is SecurityProtocol.PLAINTEXT:
+            return lambda: None
+        login = self._own_login(listener, mechanism_setting) if protocol.has_sasl else None
+        if not protocol.has_tls:
+            plain = ClientSecurity(login=login, randomness=self._randomness)
+            return lambda: plain
+        holder = CertificateHolder(
+            f"connections to {listener}",
+            self._tls_of(self._texts, listener),
+            is_server=False,
+        )
+        self._holder_listeners[holder] = listener
+        known: dict[ssl.SSLContext, ClientSecurity] = {}
+
+        def current() -> ClientSecurity:
+            """A new context makes a new value; the old one is dropped."""
+            context = holder.context
+            if context not in known:
+                known.clear()
+                known[context] = ClientSecurity(
+                    tls=context, login=login, randomness=self._randomness
+                )
+            return known[context]
+
+        return current
+
+    def _own_login(self, listener: str, mechanism_setting: str) -> SaslLogin:
+        sasl = SaslSettings.from_texts(self._texts)
+        is_controller = listener == CONTROLLER
+        mechanism = sasl.controller_mechanism if is_controller else sasl.inter_broker_mechanism
+        texts = of_listener(self._texts, listener, mechanism)
+        return sasl_login({**texts, mechanism_setting: mechanism}, mechanism_setting)
+
+
+def build_security(
+    settings: NodeSettings,
+    image: Callable[[], Image],
+    clock: Clock,
+    randomness: Randomness,
+    metrics: Metrics,
+    tasks: OwnedTasks,
+) -> NodeSecurity:
+    """Build the protection of a node and start its tasks. Raises ``SettingError``."""
+    if settings.authorization.bootstrap_user:
+        first_password(settings.authorization)
+    security = NodeSecurity(
+        settings.given,
+        [address.name for address in settings.listening()],
+        image=image,
+        clock=clock,
+        randomness=randomness,
+        metrics=metrics,
+    )
+    if security.certificates is not None:
+        tasks.start(security.certificates.run(), name="certificates")
+    if security.bearer_keys is not None:
+        tasks.start(security.bearer_keys.run(), name="keys of tokens")
+    return security

@@ -11,6 +11,7 @@ from riverrun.cluster.decision import RECORDS_MAX, Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.cluster.partitions.alter_partition import alter_partition
 from riverrun.cluster.partitions.create_partitions import create_partitions
+from riverrun.cluster.partitions.elr import with_eligibility
 from riverrun.cluster.partitions.reassignment import (
     alter_partition_reassignments,
     list_partition_reassignments,
@@ -231,6 +232,34 @@ def test_swap_completes_while_a_replica_that_stays_is_down() -> None:
     image = moved(five(P(1, (1, 3)), fenced=(2,)), (1, 2, 4))
     image, _ = proposed(image, (1, 3, 4))
     assert partition(image) == P(1, (1, 4), replicas=(1, 2, 4))
+
+
+def test_reassignment_waits_while_its_end_would_leave_fewer_in_sync_than_the_minimum() -> None:
+    image = moved(five(P(1, (1,), elr=(2, 3)), fenced=(2, 3)), (4, 2, 3))
+    image, _ = proposed(image, (1, 4))
+    assert partition(image).removing == (1,)
+    assert partition(image).isr == (1, 4)
+    back = [
+        BrokerRegistrationChangeRecord(
+            broker_id=2, broker_epoch=image.brokers[NodeId(2)].epoch, fenced=-1
+        )
+    ]
+    image, _ = proposed(replayed(image, back), (1, 2, 4))
+    assert partition(image) == P(4, (2, 4), replicas=(4, 2, 3))
+
+
+def test_waiting_reassignment_ends_when_the_minimum_is_lowered() -> None:
+    image = moved(five(P(1, (1,), elr=(2, 3)), fenced=(2, 3)), (4, 2, 3))
+    image, _ = proposed(image, (1, 4))
+    lowered = setting("min.insync.replicas", "1", topic=TopicName(NAME))
+    image = replayed(image, with_eligibility(CONFIGS, image, [lowered]))
+    assert partition(image) == P(4, (4,), replicas=(4, 2, 3))
+
+
+def test_target_with_fewer_replicas_than_the_minimum_is_reached() -> None:
+    image = moved(five(P(1, (1, 2, 3))), (4,))
+    image, _ = proposed(image, (1, 2, 3, 4))
+    assert partition(image) == P(4, (4,), replicas=(4,))
 
 
 def test_reassignment_does_not_complete_with_only_leaving_replicas_in_sync() -> None:

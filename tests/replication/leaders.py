@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -24,6 +25,9 @@ from riverrun.replication.reading import PartitionRead, ReplicaFetch, read_for_r
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import NOW_MS, TOPIC_ID, Machine, batch
 
+if TYPE_CHECKING:
+    from riverrun.replication.peers import Verify
+
 ME, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 BROKER_EPOCHS = {ME: 11, TWO: 12, THREE: 13}
 
@@ -43,7 +47,12 @@ class Leader:
     """Node 1 leads a partition of replicas 1, 2 and 3."""
 
     def __init__(
-        self, isr: tuple[NodeId, ...] = (ME, TWO, THREE), *, epoch: int = 0, **settings: object
+        self,
+        isr: tuple[NodeId, ...] = (ME, TWO, THREE),
+        *,
+        epoch: int = 0,
+        verify: Verify | None = None,
+        **settings: object,
     ) -> None:
         self.now = 100.0
         self.image = Image(brokers={node: broker(node) for node in (ME, TWO, THREE)})
@@ -53,9 +62,11 @@ class Leader:
             image=lambda: self.image,
             limits=IsrLimits(lag_messages=100),
             propose=self.proposed.append,
+            verify=verify,
         )
         self.flushes = 0
-        log = Machine().load(LogSettings(**settings))[1]  # type: ignore[arg-type]
+        self.machine = Machine()
+        log = self.machine.load(LogSettings(**settings))[1]  # type: ignore[arg-type]
         self.partition = Partition(log, TOPIC_ID, ME, self._flush, self.peers)
         self.state = PartitionImage(
             replicas=(ME, TWO, THREE),
@@ -132,14 +143,19 @@ class Leader:
         return found
 
     def accept(self, proposal: IsrProposal) -> None:
-        """The controller commits the proposal, and its response arrives before the image."""
+        """The controller commits the proposal. Its response arrives before the image."""
+        if self.respond(proposal) is not None:
+            self.apply(isr=proposal.isr)
+
+    def respond(self, proposal: IsrProposal) -> float | None:
+        """The response to a proposal that the controller has committed."""
         verdict = IsrVerdict(
             error=ErrorCode.NONE,
             isr=proposal.isr,
             leader_epoch=proposal.leader_epoch,
             partition_epoch=proposal.partition_epoch + 1,
         )
-        assert self.partition.apply_verdict(proposal, verdict) is None
+        return self.partition.apply_verdict(proposal, verdict)
 
     def reject(self, proposal: IsrProposal, code: ErrorCode) -> float | None:
         return self.partition.apply_verdict(proposal, IsrVerdict(error=code))

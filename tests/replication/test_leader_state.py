@@ -447,13 +447,23 @@ def shrinking() -> Leader:
     return leader
 
 
-def test_response_may_arrive_before_the_image() -> None:
+def test_response_with_more_replicas_may_arrive_before_the_image() -> None:
+    leader = Leader(isr=(ME, TWO))
+    leader.fetch(THREE, 0)
+    assert leader.respond(leader.proposal()) is None
+    assert (leader.partition.isr, leader.partition.partition_epoch) == ((ME, TWO, THREE), 1)
+    leader.apply(isr=(ME, TWO, THREE))
+    assert (leader.partition.isr, leader.partition.proposal) == ((ME, TWO, THREE), None)
+
+
+def test_removed_replica_is_waited_for_until_the_image_arrives() -> None:
+    """A min.insync.replicas that was raised before the removal may not be here yet."""
     leader = shrinking()
-    leader.accept(leader.proposal())
-    assert (leader.partition.isr, leader.partition.partition_epoch) == ((ME, TWO), 1)
-    assert leader.high_watermark == 1
+    assert leader.respond(leader.proposal()) == IMAGE_SECONDS
+    assert (leader.partition.isr, leader.high_watermark) == ((ME, TWO, THREE), 0)
     leader.apply(isr=(ME, TWO))
-    assert (leader.partition.isr, leader.partition.proposal) == ((ME, TWO), None)
+    assert (leader.partition.isr, leader.high_watermark) == ((ME, TWO), 1)
+    assert leader.partition.proposal is None
 
 
 def test_image_may_arrive_before_the_response() -> None:
@@ -466,16 +476,18 @@ def test_image_may_arrive_before_the_response() -> None:
 
 
 def test_older_image_does_not_undo_the_response() -> None:
-    leader = shrinking()
-    leader.accept(leader.proposal())
-    leader.apply(isr=(ME, TWO, THREE), partition_epoch=0)
-    assert leader.partition.isr == (ME, TWO)
+    leader = Leader(isr=(ME, TWO))
+    leader.fetch(THREE, 0)
+    leader.respond(leader.proposal())
+    leader.apply(isr=(ME, TWO), partition_epoch=0)
+    assert leader.partition.isr == (ME, TWO, THREE)
 
 
 def test_image_of_the_same_partition_epoch_does_not_settle_the_next_proposal() -> None:
-    leader = shrinking()
-    leader.accept(leader.proposal())
-    leader.fetch(THREE, 1)
+    leader = Leader(isr=(ME,))
+    leader.fetch(TWO, 0)
+    leader.respond(leader.proposal())
+    leader.fetch(THREE, 0)
     next_proposal = leader.proposal()
     leader.apply(isr=(ME, TWO))
     assert leader.partition.proposal is next_proposal

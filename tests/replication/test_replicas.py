@@ -25,6 +25,7 @@ from riverrun.replication.replicas import Replicas
 from riverrun.storage.log import Log
 from riverrun.storage.log_creator import BATCH_LOGS, create_logs
 from riverrun.storage.settings import LogSettings
+from riverrun.storage.space_monitor import DiskSpace
 from tests.storage.machines import NOW_MS, FixedClock, Machine, batch
 
 ME = NodeId(1)
@@ -47,9 +48,11 @@ def image_of(topic: TopicImage) -> Image:
     return replace(Image(), topics_by_name={topic.name: topic}, topics_by_id={topic.id: topic})
 
 
-def replicas_on(machine: Machine) -> Replicas:
+def replicas_on(machine: Machine, grace_ms: int = 0) -> Replicas:
     settings = LogSettings()
-    return Replicas(machine.start(), ME, lambda *_: settings, lambda _: None)
+    return Replicas(
+        machine.start(), ME, lambda *_: settings, lambda _: None, grace_ms=lambda: grace_ms
+    )
 
 
 def prepare(replicas: Replicas, topic: TopicImage) -> None:
@@ -193,6 +196,120 @@ def test_replica_that_was_moved_while_the_node_was_away_is_deleted_at_the_start(
     replicas.apply_all(image_of(away))
     assert [str(one) for one in replicas._directory.logs] == ["topic-1"]
     assert len(replicas._directory.removals) == 1
+
+
+# Logs that are kept for a move back
+
+GRACE_MS = 30_000
+SPACIOUS, NEARLY_FULL = DiskSpace(100, 50), DiskSpace(100, 5)
+
+
+def moved_away(machine: Machine, topic: TopicImage | None = None) -> tuple[Replicas, TopicImage]:
+    """A replica with one record was moved to other nodes, and its log is kept."""
+    replicas = replicas_on(machine, GRACE_MS)
+    topic = topic or topic_of(1)
+    replicas.apply_topic(image_of(topic), topic)
+    replicas.get("topic", 0).append(batch(b"old"), acks=1, now_ms=NOW_MS)
+    away = moved(topic, 2, 3)
+    replicas.apply_topic(image_of(away), away)
+    return replicas, topic
+
+
+def is_kept(replicas: Replicas) -> bool:
+    assert not replicas._directory.logs, "a kept log is not served"
+    return len(replicas._directory.kept) == 1 and not replicas._directory.removals
+
+
+def test_log_of_a_moved_replica_is_used_again_within_the_grace_time() -> None:
+    replicas, topic = moved_away(Machine())
+    assert is_kept(replicas)
+    assert replicas.find("topic", 0) is None
+    again = moved(topic, 2, 1, epoch=2)
+    prepare(replicas, again)
+    replicas.apply_topic(image_of(again), again)
+    log = replicas.get("topic", 0).log
+    assert log.end_offset == 1
+    appended = log.append_as_leader(batch(b"new"), leader_epoch=LeaderEpoch(2), now_ms=NOW_MS)
+    assert appended.base_offset == 1
+    assert not replicas._directory.kept
+
+
+def test_kept_log_is_deleted_after_the_grace_time() -> None:
+    machine = Machine()
+    replicas, _ = moved_away(machine)
+    machine.clock.ms += GRACE_MS - 1
+    replicas._directory.kept.expire(SPACIOUS, is_disk_full=False)
+    assert is_kept(replicas)
+    machine.clock.ms += 1
+    replicas._directory.kept.expire(SPACIOUS, is_disk_full=False)
+    assert len(replicas._directory.removals) == 1
+
+
+@pytest.mark.parametrize(("space", "is_full"), [(NEARLY_FULL, False), (SPACIOUS, True)])
+def test_kept_log_is_deleted_at_once_when_the_disk_is_short(
+    space: DiskSpace, is_full: bool
+) -> None:
+    replicas, _ = moved_away(Machine())
+    replicas._directory.kept.expire(space, is_disk_full=is_full)
+    assert len(replicas._directory.removals) == 1
+
+
+def test_kept_log_is_deleted_with_its_topic() -> None:
+    replicas, _ = moved_away(Machine())
+    replicas.remove_topic("topic")
+    assert len(replicas._directory.removals) == 1
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_kept_log_is_not_used_by_another_topic_of_the_same_name(is_prepared: bool) -> None:
+    replicas, _ = moved_away(Machine())
+    other = topic_of(1, SECOND)
+    if is_prepared:
+        prepare(replicas, other)
+    replicas.apply_topic(image_of(other), other)
+    log = replicas.get("topic", 0).log
+    assert (log.end_offset, log.topic_id) == (0, SECOND)
+    assert len(replicas._directory.removals) == 1
+
+
+def test_copy_of_a_cancelled_move_is_not_kept() -> None:
+    replicas = replicas_on(Machine(), GRACE_MS)
+    topic = topic_of(1)
+    copying = replace(topic, partitions=(replace(at(2, 1), adding=(ME,), partition_epoch=1),))
+    replicas.apply_topic(image_of(copying), copying)
+    away = moved(topic, 2, 3, epoch=2)
+    replicas.apply_topic(image_of(away), away)
+    assert len(replicas._directory.removals) == 1
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_kept_log_survives_a_restart_until_its_time_is_over(is_over: bool) -> None:
+    machine = Machine()
+    replicas, topic = moved_away(machine)
+    machine.kill()
+    machine.clock.ms += GRACE_MS if is_over else GRACE_MS - 1
+    replicas = replicas_on(machine, GRACE_MS)
+    assert len(list(replicas._directory.load(lambda _: LogSettings()))) == 1
+    replicas.apply_all(image_of(moved(topic, 2, 3)))
+    if is_over:
+        assert len(replicas._directory.removals) == 1
+        return
+    assert is_kept(replicas)
+    again = moved(topic, 2, 1, epoch=2)
+    replicas.apply_topic(image_of(again), again)
+    assert replicas.get("topic", 0).log.end_offset == 1
+
+
+def test_log_that_is_assigned_again_at_a_restart_is_served_although_its_time_was_over() -> None:
+    machine = Machine()
+    _, topic = moved_away(machine)
+    machine.kill()
+    machine.clock.ms += 2 * GRACE_MS
+    replicas = replicas_on(machine, GRACE_MS)
+    list(replicas._directory.load(lambda _: LogSettings()))
+    replicas.apply_all(image_of(moved(topic, 2, 1, epoch=2)))
+    assert replicas.get("topic", 0).log.end_offset == 1
+    assert not replicas._directory.removals
 
 
 def on_full_disk(*partitions: PartitionImage) -> tuple[Replicas, Machine, TopicImage]:

@@ -10,8 +10,10 @@ import subprocess
 
 import pytest
 
+from riverrun.replication.follower.plan import FetchPlan
 from riverrun.server.quorum.rejoining import Rejoining
 from riverrun.simulation.faults.schedule import parse_schedule
+from riverrun.simulation.planted.cluster_bugs import losing_batches
 from riverrun.simulation.report import describe, describe_failure, run_any
 from riverrun.simulation.workloads.plans import ClusterPlan, RunOutcome, draw_cluster_plan
 from tests.processes import executable
@@ -172,4 +174,21 @@ def test_reassignment_to_a_node_that_is_down_is_cancelled() -> None:
     plan = plan_with(7, "kill@1.5+8:node-4", 4, reassignment_stall_timeout_ms="1500")
     outcome = run_any(dataclasses.replace(plan, has_moves=True))
     expect_no_failure(outcome)
-    assert any("makes no progress" in line for line in outcome.story)
+    assert any("rolled back" in line and "reason=stalled" in line for line in outcome.story)
+
+
+def test_new_replica_that_loses_batches_while_it_is_copied_never_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FetchPlan, "_append", losing_batches(FetchPlan._append))
+    outcome = run_any(dataclasses.replace(plan_with(3, "", 4), has_moves=True))
+    expect_no_failure(outcome)
+    assert any("copy differs from the leader" in line for line in outcome.story)
+    assert any("rolled back" in line and "reason=content" in line for line in outcome.story)
+
+
+def test_reassignment_to_a_full_disk_is_rolled_back() -> None:
+    plan = plan_with(2, "disk-full@1+8:node-4=1500", 4)
+    outcome = run_any(dataclasses.replace(plan, has_moves=True))
+    expect_no_failure(outcome)
+    assert any("rolled back" in line and "reason=disk" in line for line in outcome.story)

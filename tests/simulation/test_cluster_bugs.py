@@ -102,9 +102,13 @@ MOVES = {
     # The old leader leaves, and the new one has nothing. No fault is necessary.
     ClusterBug.NEW_REPLICA_JOINS_EMPTY: "",
     ClusterBug.REMOVED_REPLICA_STAYS: "",
-    ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET: "slow-link@1+8:node-1|node-2,node-3,node-4=300",
     ClusterBug.PLAN_FORGETS_ITS_THROTTLE: "kill@3+1:controller",
     ClusterBug.PLAN_WAITS_FOR_A_LOST_MOVE: "kill@3+1:controller",
+    # Slow links, so that reassignments last until they get another target and a cancel.
+    ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET: (
+        "slow-link@1+8:node-1|node-2,node-3,node-4=300 slow-link@1+8:node-2|node-3,node-4=200"
+    ),
+    ClusterBug.NEW_REPLICA_IS_NOT_VERIFIED: "",
 }
 
 

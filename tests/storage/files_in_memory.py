@@ -17,6 +17,9 @@ class MemoryFile:
     def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
         self.content[position : position + len(data)] = data
 
+    def drop_cached(self, position: int, length: int) -> None:
+        pass
+
     def truncate(self, size: int) -> None:
         del self.content[size:]
 

@@ -41,6 +41,11 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    def drop_cached(self, position: int, length: int) -> None:
+        """Let the next read of this range come from the disk, as far as the system can. Only synced
+        data can leave the page cache. May block on the disk."""
+        ...
+
     def sync(self) -> None:
         """Make content and size durable. Do not retry: an error leaves the disk state unknown."""
         ...
@@ -229,6 +234,10 @@ class OsFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
+
+    def drop_cached(self, position: int, length: int) -> None:
+        if sys.platform == "linux" and length > 0:  # A length of 0 means all of the file.
+            os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)

@@ -13,7 +13,7 @@
 - ``markers.py``: appends transaction markers
 - ``fetch_watches.py``: the fetches that a partition wakes
 - ``throttle.py``: the rate limit of replicas that catch up
-- ``stalled_moves.py``: cancels reassignments that make no progress
+- ``moves/``: verifies new replicas of reassignments, and rolls back reassignments that do harm
 - ``offset_waiters.py``: callbacks that wait for an offset
 - ``refused_producers.py``: keeps the order of idempotent producers after a refused batch
 - ``flusher.py``: flushes for flush.before.ack

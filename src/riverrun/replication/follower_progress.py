@@ -36,13 +36,16 @@ class FollowerProgress:
         "_sample_end",
         "_sampled_at",
         "_served_from",
+        "_verified_epoch",
         "broker_epoch",
         "caught_up_at",
         "contact",
         "end_offset",
         "lag",
+        "mismatches",
         "node",
         "start_offset",
+        "verified_to",
     )
 
     def __init__(self, node: NodeId, caught_up_at: float = NEVER) -> None:
@@ -58,15 +61,34 @@ class FollowerProgress:
         self._sampled_at = NEVER
         self._served_from = Offset(-1)
         self._repeats = 0
+        self.verified_to = Offset(-1)
+        """Its content was compared with ours up to here (``replication.moves.verification``)."""
+        self._verified_epoch = -1
+        self.mismatches = 0
+        """How often its content differed from ours."""
 
     def fetched(self, offset: int, start_offset: int, *, leader_end: int, now: float) -> None:
         self.end_offset = Offset(offset)
         self.start_offset = Offset(start_offset)
+        if offset < self.verified_to:
+            self.forget_verification()  # It was truncated, and copies these records again.
         if offset >= leader_end:
             self.caught_up_at = max(self.caught_up_at, now)
         elif offset >= self._sample_end and self._sampled_at > self.caught_up_at:
             self.caught_up_at = self._sampled_at
         self._sample_end, self._sampled_at = leader_end, now
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether all its content was compared: by this incarnation, and not truncated since."""
+        return 0 <= self._verified_epoch == self.broker_epoch
+
+    def verified(self) -> None:
+        self._verified_epoch = self.broker_epoch
+
+    def forget_verification(self) -> None:
+        self.verified_to = Offset(-1)
+        self._verified_epoch = -1
 
     def served(self, *, leader_end: int, now: float) -> bool:
         """A response with records is sent. If the next fetch acknowledges all of it, the follower

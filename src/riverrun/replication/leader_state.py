@@ -70,6 +70,7 @@ class LeaderState:
     """One epoch of leadership of one partition. Offsets of the leader's log are arguments."""
 
     __slots__ = (
+        "_adding",
         "_lost",
         "_node_id",
         "_not_before",
@@ -85,6 +86,7 @@ class LeaderState:
         "out_of_sync",
         "partition_epoch",
         "pending",
+        "unverified",
     )
 
     def __init__(
@@ -107,12 +109,15 @@ class LeaderState:
         self._not_before = NEVER
         self._quiet_end = -1
         self.is_recovering = False
+        self._adding: tuple[NodeId, ...] = ()
+        self.unverified: tuple[FollowerProgress, ...] = ()
+        """New replicas of a reassignment that could join if their content was verified."""
         self.apply(image)
 
     def apply(self, image: PartitionImage) -> None:
         """Apply a newer image of the same leader epoch. It settles an older proposal."""
         self.end_quiet()
-        self._replicas = image.replicas
+        self._replicas, self._adding = image.replicas, image.adding
         # A replica that its broker found damaged will be truncated, whatever its position.
         self._lost = tuple(
             node
@@ -154,13 +159,18 @@ class LeaderState:
         """The offset up to which the maximal ISR holds the log; the leader itself holds ``held``.
 
         A follower that has nearly caught up counts as well. Otherwise the high watermark would
-        always run ahead of it, and it could never join.
+        always run ahead of it, and it could never join. One that must be verified first cannot
+        join yet, which may take minutes.
         """
         for follower in self.in_sync:
             held = min(held, follower.end_offset)
         if held > high_watermark:
             for follower in self.out_of_sync:
-                if follower.end_offset < held and self._is_nearly_caught_up(follower, held):
+                if (
+                    follower.end_offset < held
+                    and self._is_nearly_caught_up(follower, held)
+                    and not self._must_be_verified(follower)
+                ):
                     held = max(follower.end_offset, high_watermark)
         return held
 
@@ -199,10 +209,11 @@ class LeaderState:
 
     def propose_joins(self, leader_end: int, high_watermark: int) -> None:
         """Propose the replicas that may join. Only one proposal is pending at a time."""
+        self.unverified = ()
         if self.pending is not None or not self.out_of_sync or self._peers.now() < self._not_before:
             return
-        joining = [
-            follower.node
+        ready = [
+            follower
             for follower in self.out_of_sync
             if holds_acknowledged_records(
                 end_offset=follower.end_offset,
@@ -211,9 +222,19 @@ class LeaderState:
             )
             and self._is_nearly_caught_up(follower, leader_end)
         ]
+        self.unverified = tuple(one for one in ready if self._must_be_verified(one))
+        joining = [one.node for one in ready if one not in self.unverified]
         if joining:
             wanted = (*self.isr, *joining)
             self._propose(tuple(node for node in self._replicas if node in wanted))
+
+    def _must_be_verified(self, follower: FollowerProgress) -> bool:
+        """A new replica of a reassignment joins after its content was compared with ours."""
+        return (
+            follower.node in self._adding
+            and not follower.is_verified
+            and self._peers.is_verification_required
+        )
 
     def is_quiet(self, leader_end: int) -> bool:
         """Whether the last check found nothing to do, and nothing has changed since."""
@@ -240,6 +261,7 @@ class LeaderState:
         self.end_quiet()
         peers = self._peers
         now, limits = peers.now(), peers.limits
+        self.unverified = ()
         for follower in self.followers.values():
             follower.note_contact(leader_end)
             messages = leader_end - follower.end_offset
@@ -292,6 +314,12 @@ class LeaderState:
                 # The change ended a reassignment and began our next epoch, with the image.
                 return IMAGE_SECONDS
             self.is_recovering = False
+            if any(node not in verdict.isr for node in self.isr):
+                # The controller may have a higher min.insync.replicas than our image, and keep the
+                # removed replica eligible because of it. If we committed with the lower one, that
+                # replica could be elected without the records. The image that has this change has
+                # every earlier setting too.
+                return IMAGE_SECONDS
             if verdict.partition_epoch > proposal.partition_epoch:
                 self._commit(verdict.isr, verdict.partition_epoch)
             else:

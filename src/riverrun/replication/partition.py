@@ -396,6 +396,7 @@ class Partition:
     def _send_proposal(self, leader_state: LeaderState) -> None:
         if leader_state.pending is not None:
             self._peers.propose(self)
+        self._peers.verify(self, leader_state.unverified)
 
     def apply_verdict(self, proposal: IsrProposal, verdict: IsrVerdict) -> float | None:
         """Apply the controller's response. Returns the delay in seconds after which the proposal

@@ -7,7 +7,7 @@ Fenced brokers and brokers in controlled shutdown do not join an ISR (KIP-841).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from riverrun.metadata.image import Image
@@ -16,7 +16,10 @@ from riverrun.ports.metrics import Counter, Metrics
 from riverrun.replication.isr import IsrLimits
 
 if TYPE_CHECKING:
+    from riverrun.replication.follower_progress import FollowerProgress
     from riverrun.replication.partition import Partition
+
+    Verify = Callable[[Partition, Sequence[FollowerProgress]], None]
 
 UNREGISTERED = -1
 
@@ -26,6 +29,10 @@ def _no_time() -> float:
 
 
 def _ignore(_: Partition) -> None:
+    return
+
+
+def _ignore_copies(_: Partition, __: Sequence[FollowerProgress]) -> None:
     return
 
 
@@ -41,8 +48,12 @@ class Peers:
         are_followers_read: bool = False,
         metrics: Metrics | None = None,
         propose: Callable[[Partition], None] = _ignore,
+        verify: Verify | None = None,
     ) -> None:
-        """``propose`` is called when a partition has an ISR proposal to send."""
+        """``propose`` is called when a partition has an ISR proposal to send. ``verify`` is called
+        with new replicas of a reassignment that can join once their content was verified. Without
+        it they need not be verified.
+        """
         self.now = now
         self.limits = limits or IsrLimits()
         self.are_followers_read = are_followers_read
@@ -51,6 +62,8 @@ class Peers:
         self.propose = propose
         self.checked_at = -math.inf
         """When the last check of all led partitions began."""
+        self.is_verification_required = verify is not None
+        self.verify: Verify = verify or _ignore_copies
         self._image = image
         counted = metrics or Metrics()
         self.shrinks: Counter = counted.counter(

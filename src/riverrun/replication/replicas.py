@@ -39,14 +39,17 @@ class Replicas:
         request_flush: Callable[[Partition], None],
         peers: Peers | None = None,
         on_damage: Callable[[Partition], None] = lambda _: None,
+        grace_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``on_damage`` is called with a replica in which damage is found."""
+        """``on_damage`` is called with a replica in which damage is found. ``grace_ms`` is the time
+        for which the log of a replica that was moved away is kept."""
         self.peers = peers or Peers()
         self._directory = directory
         self._node_id = node_id
         self._settings_for = settings_for
         self._request_flush = request_flush
         self._on_damage = on_damage
+        self._grace_ms = grace_ms
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[UUID, dict[int, Partition]] = {}
         self.unopened: dict[str, None] = {}
@@ -99,13 +102,14 @@ class Replicas:
                 # partition.metadata is lost, so only the name matches. Keep the log: deleting it
                 # by mistake would be worse.
                 self._directory.adopt_topic_id(name, topic.id)
-            if (
-                topic is None
-                or topic.id != held.topic_id
-                or not self._is_ours(topic, name.partition)
-            ):
-                log.warning("stray log removed", partition=str(name), topic_id=str(held.topic_id))
-                self._directory.delete(name)
+            if topic is not None and topic.id == held.topic_id:
+                if self._is_ours(topic, name.partition):
+                    continue
+                if self._directory.kept.keep_again(held):
+                    del self._directory.logs[name]
+                    continue
+            log.warning("stray log removed", partition=str(name), topic_id=str(held.topic_id))
+            self._directory.delete(name)
 
     def _is_ours(self, topic: TopicImage, index: int) -> bool:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
@@ -158,7 +162,7 @@ class Replicas:
             if self._node_id in state.replicas:
                 partition.apply(state)
             else:
-                self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self._remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, is_moved=True)
             touched.append(partition)
         if missing:
             touched += self._open_all(topic, missing, self._settings_for(image, topic.name))
@@ -204,16 +208,21 @@ class Replicas:
         gone = list(self.by_name.get(topic, {}).values())
         for partition in gone:
             self._remove(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._directory.kept.topic_deleted(topic)
         return gone
 
-    def _remove(self, partition: Partition, code: ErrorCode) -> None:
+    def _remove(self, partition: Partition, code: ErrorCode, *, is_moved: bool = False) -> None:
         held = self.by_name[partition.name.topic]
         del held[partition.name.partition]
         if not held:
             del self.by_name[partition.name.topic]
             self.by_id.pop(partition.topic_id, None)
         partition.close(code)
-        self._directory.delete(partition.name)
+        if is_moved and self._node_id not in partition.image.adding:
+            # A move back needs only the records that are written from now on.
+            self._directory.kept.keep(partition.name, self._grace_ms())
+        else:
+            self._directory.delete(partition.name)
 
     def configure(self, image: Image, topics: Mapping[str, object] | None = None) -> None:
         """Apply changed settings to some topics, or to all."""

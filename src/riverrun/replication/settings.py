@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from riverrun.model.settings import LONG_MAX, MINUTE_MS, SECOND_MS, SettingKind, Settings, setting
+from riverrun.model.settings import (
+    LONG_MAX,
+    MINUTE_MS,
+    SECOND_MS,
+    MiB,
+    SettingKind,
+    Settings,
+    setting,
+)
 from riverrun.replication.isr import IsrLimits
 
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -68,6 +76,60 @@ class ReplicationSettings(Settings):
         live=True,
         doc="A reassignment is cancelled when a new replica makes no progress for this time: its "
         "node is down, its disk is full, or its throttle is zero. -1 disables this.",
+    )
+    reassignment_verify_rate: int = setting(
+        100 * MiB,
+        name="reassignment.verify.max.bytes.per.second",
+        kind=SettingKind.LONG,
+        at_least=-1,
+        live=True,
+        doc="Maximum bytes per second that are read to compare a new replica with the leader's log "
+        "before it joins the in-sync replicas; 0 for no limit. With -1 new replicas join without "
+        "a comparison.",
+    )
+    reassignment_disk_ceiling: float = setting(
+        0.95,
+        name="reassignment.disk.ceiling",
+        at_least=0.0,
+        at_most=1.0,
+        live=True,
+        doc="Reassignments to this node are cancelled when its disk is used beyond this fraction.",
+    )
+    reassignment_min_isr_ms: int = setting(
+        30 * SECOND_MS,
+        name="reassignment.min.isr.timeout.ms",
+        kind=SettingKind.LONG,
+        at_least=-1,
+        live=True,
+        doc="A reassignment is cancelled when the in-sync replicas fell below min.insync.replicas "
+        "since it began, for this time, although the missing replicas are alive. -1 disables this.",
+    )
+    reassignment_latency_ms: int = setting(
+        MINUTE_MS,
+        name="reassignment.latency.timeout.ms",
+        kind=SettingKind.LONG,
+        at_least=-1,
+        live=True,
+        doc="Reassignments are cancelled by their leader when its produce requests are slower than "
+        "reassignment.latency.multiple allows for this time. -1 disables this.",
+    )
+    reassignment_latency_multiple: float = setting(
+        10.0,
+        name="reassignment.latency.multiple",
+        at_least=1.0,
+        live=True,
+        doc="The 99th percentile of produce requests during a reassignment may be this multiple of "
+        "the one before, and is never too slow below half a second.",
+    )
+    reassignment_grace_ms: int = setting(
+        30 * SECOND_MS,
+        name="reassignment.grace.ms",
+        kind=SettingKind.LONG,
+        at_least=0,
+        live=True,
+        doc="The files of a replica that was moved away are kept for this time, so that a move "
+        "back copies only what was written meanwhile. They are deleted earlier when the disk is "
+        "short of space.",
     )
     replica_selector: str = setting(
         "",

@@ -28,11 +28,12 @@ from riverrun.raft.leading import CHECK_QUORUM_FACTOR
 from riverrun.replication.flusher import Flusher
 from riverrun.replication.follower.fetcher import Fetchers
 from riverrun.replication.isr_sender import IsrSender, ProposalQueue
+from riverrun.replication.moves.copy_check import CopyChecker
+from riverrun.replication.moves.verification import VerificationQueue
 from riverrun.replication.partition import Partition
 from riverrun.replication.peers import Peers
 from riverrun.replication.repair.repairer import Repairer, RepairQueue, ReplicaDisk
 from riverrun.replication.replicas import Replicas
-from riverrun.replication.stalled_moves import StalledMoves
 from riverrun.replication.throttle import Throttle, leader_list
 from riverrun.server.controller_link import previous_run
 from riverrun.server.controller_link.channel import ControllerChannel, ControllerChannels
@@ -45,6 +46,7 @@ from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.metrics.group_lag import GroupLag
 from riverrun.server.metrics.node_metrics import declare_metrics
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
+from riverrun.server.moves import Moves, build_digester, current_settings
 from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.server.transactions.coordinator_link import CoordinatorLink
 from riverrun.server.transactions.markers import build_marker_sender
@@ -54,12 +56,6 @@ from riverrun.storage.log_creator import NewLog, create_logs
 from riverrun.storage.recovery.loss import remove_loss
 from riverrun.storage.scrubbing.scrubber import Scrubber
 from riverrun.wire.apis import ApiKey
-from riverrun.wire.messages.alter_partition_reassignments_request import (
-    AlterPartitionReassignmentsRequest,
-)
-from riverrun.wire.messages.alter_partition_reassignments_response import (
-    AlterPartitionReassignmentsResponse,
-)
 from riverrun.wire.messages.alter_partition_request import AlterPartitionRequest
 from riverrun.wire.messages.alter_partition_response import AlterPartitionResponse
 from riverrun.wire.messages.assign_replicas_to_dirs_request import AssignReplicasToDirsRequest
@@ -71,7 +67,7 @@ DIRECTORY_CHECK_SECONDS: Final = 0.25
 FAILURE_REPORT_SECONDS_MAX: Final = 2.0
 """For a node with a failed disk to report it to the controller."""
 REQUEST_SECONDS_MAX: Final = 10.0
-"""For AlterPartition, AssignReplicasToDirs and cancelled reassignments."""
+"""For AlterPartition and AssignReplicasToDirs."""
 REGISTRATION_SECONDS_MAX: Final = 60.0
 APPEND_WARNING_SECONDS: Final = 10.0
 """Log failed appends at most this often for each partition."""
@@ -94,6 +90,7 @@ class BrokerRole:
         """``directory_failed`` is set when the data directory goes offline."""
         settings, metadata = node.settings, node.metadata
         proposals, repair_queue = ProposalQueue(), RepairQueue(node.metrics)
+        verifications, digester = VerificationQueue(node.clock.monotonic), build_digester(node)
         self._tasks = tasks
         self._directory_failed = directory_failed
         self._flusher = Flusher(node.log_manager)
@@ -102,15 +99,9 @@ class BrokerRole:
             settings.node_id,
             node.configs.log_settings,
             self._flusher.request,
-            Peers(
-                now=node.clock.monotonic,
-                image=lambda: metadata.current,
-                limits=settings.replication.isr_limits,
-                are_followers_read=settings.replication.is_rack_aware,
-                metrics=node.metrics,
-                propose=proposals.propose,
-            ),
+            _build_peers(node, proposals, verifications),
             on_damage=repair_queue.add,
+            grace_ms=lambda: current_settings(node).reassignment_grace_ms,
         )
         # The epoch of the last run is compared with the logs before missing logs are created.
         lifecycle = _build_lifecycle(node, replicas, channels, boot_id)
@@ -133,6 +124,7 @@ class BrokerRole:
             topics_traffic=TopicsTraffic(node.metrics, topics_max=settings.metrics.topics_max),
             verifier=self._coordinators.verifier,
             transactional_produces=TransactionalProduces(self._coordinators.verifier),
+            copy_checker=CopyChecker(replicas, settings.node_id, node.log_manager, digester),
         )
         self._coordinated = coordinated_topics(services)
         self._is_started = False
@@ -141,7 +133,13 @@ class BrokerRole:
         self._repairer = _build_repairer(
             services, repair_queue, self._fetchers, channels.open("repairs")
         )
-        self._stalled_moves = _build_stalled_moves(services, channels.open("moves"))
+        self._moves = Moves(
+            services,
+            queue=verifications,
+            digester=digester,
+            channel=channels.open("moves"),
+            endpoint_of=partial(broker_endpoint, services),
+        )
         declare_metrics(services.metrics, services)
         self._group_lag = _build_group_lag(services)
         # There is no await before the subscription, so no image is missed.
@@ -181,7 +179,7 @@ class BrokerRole:
         tasks.start(scrub.run(), name="scrub")
         tasks.start(self._fetchers.run(), name="followers")
         tasks.start(self._isr_sender.run(), name="in-sync replicas")
-        tasks.start(self._stalled_moves.run(), name="moves")
+        self._moves.start(tasks)
 
     async def serve(self) -> None:
         """Send heartbeats. Returns when the broker is unfenced. Its listeners must be open."""
@@ -194,6 +192,7 @@ class BrokerRole:
 
     async def stop(self) -> None:
         self._group_lag.close()
+        self._moves.close()
         if self._is_started:
             await self.services.groups.stop()
             await self.services.transactions.stop()
@@ -225,13 +224,14 @@ class BrokerRole:
         """Apply an image to the replicas, then to the components that depend on them."""
         replicas = self.services.replicas
         changed: list[Partition] = []
+        # Before the roles: a smaller ISR must not commit by a minimum that was raised before.
+        self._configure(delta, image)
         for topic in delta.deleted_topics.values():
             changed += replicas.remove_topic(topic.name)
         for topic_id in delta.changed_topics:
             current = image.topics_by_id.get(topic_id)
             if current is not None:
                 changed += replicas.apply_topic(image, current)
-        self._configure(delta, image)
         self._replicas_changed(changed)
         if delta.deleted_topics:
             names = [topic.name for topic in delta.deleted_topics.values()]
@@ -305,6 +305,7 @@ class BrokerRole:
             partition.close(ErrorCode.KAFKA_STORAGE_ERROR)
         try:
             async with asyncio.timeout(FAILURE_REPORT_SECONDS_MAX):
+                await self._moves.disk_failed()
                 if services.metadata.is_active:
                     # The metadata log is on the same disk, so another controller must decide.
                     await services.metadata.resign()
@@ -319,6 +320,21 @@ class BrokerRole:
             "damaged": {str(partition.name): partition.log.damage for partition in damaged},
             "is_disk_full": self.services.log_manager.is_disk_full,
         }
+
+
+def _build_peers(
+    node: NodeServices, proposals: ProposalQueue, verifications: VerificationQueue
+) -> Peers:
+    settings = node.settings.replication
+    return Peers(
+        now=node.clock.monotonic,
+        image=lambda: node.metadata.current,
+        limits=settings.isr_limits,
+        are_followers_read=settings.is_rack_aware,
+        metrics=node.metrics,
+        propose=proposals.propose,
+        verify=verifications.request,
+    )
 
 
 def _build_lifecycle(
@@ -412,28 +428,6 @@ def _build_isr_sender(
         send=send,
         broker_epoch=lambda: services.lifecycle.epoch,
         clock=services.clock,
-    )
-
-
-def _build_stalled_moves(services: BrokerServices, channel: ControllerChannel) -> StalledMoves:
-    async def send(
-        request: AlterPartitionReassignmentsRequest,
-    ) -> AlterPartitionReassignmentsResponse:
-        response: AlterPartitionReassignmentsResponse = await channel.request(
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, timeout_s=REQUEST_SECONDS_MAX
-        )
-        return response
-
-    def timeout_ms() -> int:
-        image, static = services.metadata.current, services.settings.replication
-        return services.configs.effective(image, static).reassignment_stall_ms
-
-    return StalledMoves(
-        services.replicas,
-        send=send,
-        timeout_ms=timeout_ms,
-        clock=services.clock,
-        metrics=services.metrics,
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from riverrun.ports.clock import Clock
     from riverrun.ports.metrics import Metrics
     from riverrun.ports.randomness import Randomness
+    from riverrun.replication.moves.copy_check import CopyChecker
     from riverrun.replication.replicas import Replicas
     from riverrun.replication.throttle import Throttle
     from riverrun.server.controller_link.lifecycle import Lifecycle
@@ -74,3 +75,4 @@ class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     topics_traffic: TopicsTraffic
     verifier: TransactionVerifier
     transactional_produces: TransactionalProduces
+    copy_checker: CopyChecker

@@ -18,7 +18,6 @@ from typing import Protocol
 from uuid import UUID
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId, Offset, PartitionIndex, TopicName, TopicPartition
@@ -44,6 +43,7 @@ from riverrun.storage.checkpoints import (
     CorruptCheckpoint,
 )
 from riverrun.storage.identity import DirectoryError, establish_identity, write_identity
+from riverrun.storage.kept_logs import KeptLogs
 from riverrun.storage.log import Log
 from riverrun.storage.log_creator import make_files, make_metadata
 from riverrun.storage.recovery.log_recovery import RecoverySituation, create, recover
@@ -51,7 +51,7 @@ from riverrun.storage.recovery.loss import write_loss
 from riverrun.storage.removal import Removal
 from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.settings import DirectorySettings, LogSettings
-from riverrun.storage.space_monitor import SpaceMonitor, is_disk_full
+from riverrun.storage.space_monitor import DiskSpace, SpaceMonitor, is_disk_full
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DISK_FAILED = ".riverrun_disk_failed"
@@ -76,13 +76,6 @@ class MetadataLogSettings(Protocol):
     def segment_ms(self) -> int: ...
 
 
-class DiskSpace(Struct, frozen=True):
-    """The space on the disk of the directory."""
-
-    total_bytes: int
-    usable_bytes: int
-
-
 class LogDirectory:
     """Use ``open``, once per process."""
 
@@ -103,6 +96,7 @@ class LogDirectory:
         self.path = path
         self.settings = settings
         self.logs: dict[TopicPartition, Log] = {}
+        self.kept = KeptLogs(self, clock)
         self.metadata_log: Log | None = None
         self.removals: list[Removal] = []
         """Deleted directories whose files are still there."""
@@ -409,13 +403,15 @@ class LogDirectory:
         *,
         is_new: bool | None = None,
     ) -> Log:
-        """Create a log. Its first flush makes it durable.
+        """Create a log, or take the one that was kept. Its first flush makes it durable.
 
         ``is_new`` is the result of ``make_files``, if a thread has called it.
         """
         assert partition not in self.logs, f"{partition} exists"
         assert partition not in self.being_made, f"{partition} is being made"
         if is_new is None:
+            if self.kept.revive(partition, topic_id, settings):
+                return self.logs[partition]
             is_new = make_files(self.files, self._path_of(partition), topic_id)
         if is_new and self.is_missing(partition):
             _logger.error("directory of a partition is missing", partition=str(partition))
@@ -438,10 +434,13 @@ class LogDirectory:
 
     def delete(self, partition: TopicPartition) -> None:
         """Delete a log. Its directory is renamed and added to ``removals``."""
-        log = self.logs.pop(partition)
+        self.discard(self.logs.pop(partition))
+
+    def discard(self, log: Log) -> None:
+        """Delete a log that is in none of the lists any more."""
         log.discard()
         suffix = f".{self._randomness.uuid().hex}{DELETE_SUFFIX}"
-        name = str(partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
+        name = str(log.partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
         path = os.path.join(self.path, name)
         self.files.rename(log.path, path)
         self.removals.append(Removal(self.files, path))
@@ -493,7 +492,7 @@ class LogDirectory:
 
     def close(self) -> None:
         """Close all files and release the lock."""
-        for log in self.logs.values():
+        for log in (*self.logs.values(), *self.kept.logs):
             log.close()
         if self.metadata_log is not None:
             self.metadata_log.close()

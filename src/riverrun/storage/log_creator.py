@@ -53,7 +53,7 @@ async def create_logs(
     yielder = Yielder(clock)
     for start in range(0, len(wanted), BATCH_LOGS):
         some = wanted[start : start + BATCH_LOGS]
-        batch = [one for one in some if one.partition not in directory.logs]
+        batch = [one for one in some if not _exists(directory, one)]
         directory.being_made = dict.fromkeys([one.partition for one in batch])
         try:
             made = await in_thread(partial(make_all, directory.files, directory.path, batch))
@@ -65,6 +65,13 @@ async def create_logs(
         for log, is_new in zip(batch, made, strict=True):
             directory.create(log.partition, log.topic_id, log.settings, is_new=is_new)
             await yielder.step()
+
+
+def _exists(directory: LogDirectory, log: NewLog) -> bool:
+    """Whether the log is there already, or was kept from before it was moved away."""
+    return log.partition in directory.logs or directory.kept.revive(
+        log.partition, log.topic_id, log.settings
+    )
 
 
 def make_all(files: Files, directory: str, logs: Sequence[NewLog]) -> list[bool]:

@@ -319,6 +319,7 @@ class LogManager:
         start_ms = settings.start_offset_interval_ms
         return [
             PeriodicTask(0, now, self._flush_due_logs),
+            PeriodicTask(0, now, self._expire_kept_logs),
             PeriodicTask(0, now, self._remove_files),
             PeriodicTask(0, now, self._end_unused_workers),
             PeriodicTask(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
@@ -416,6 +417,11 @@ class LogManager:
         if paths:
             self._expired_files.append((due, paths))
 
+    async def _expire_kept_logs(self) -> None:
+        if self._directory.kept:
+            space = await self.in_thread(self._directory.space)
+            self._directory.kept.expire(space, is_disk_full=self.is_disk_full)
+
     async def _remove_files(self) -> None:
         now = self._clock.monotonic()
         due = [path for when, paths in self._expired_files if when <= now for path in paths]
@@ -477,7 +483,8 @@ class LogManager:
 
     async def _stop_cleanly(self, broker_epoch: int) -> None:
         await self.in_thread(self._directory.find_unloaded)
-        await self._flush_all(self._all_logs(), whole=True, closing=True)
+        all_logs = [*self._all_logs(), *self._directory.kept.logs]
+        await self._flush_all(all_logs, whole=True, closing=True)
         unflushed = [log for log in self._all_logs() if log.recovery_point < log.end_offset]
         await self._remove_files()
         await self.checkpoint()

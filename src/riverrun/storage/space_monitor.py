@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 
+from msgspec import Struct
+
 from riverrun.model.settings import SECOND_MS, MiB
 
 MARGIN_BYTES_MAX = 64 * MiB
@@ -20,6 +22,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def is_disk_full(error: OSError) -> bool:
     return error.errno in _FULL
+
+
+class DiskSpace(Struct, frozen=True):
+    """The space on the disk of a data directory."""
+
+    total_bytes: int
+    usable_bytes: int
 
 
 class SpaceMonitor:

@@ -107,6 +107,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     DISCOVER_NODE = 30_000
     FORM_CLUSTER = 30_001
+    VERIFY_REPLICA = 30_002
 
 
 class Api(Struct, frozen=True):
@@ -243,9 +244,10 @@ PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
     {
         ApiKey.DISCOVER_NODE: Api(ApiKey.DISCOVER_NODE, 0, 0, 0),
         ApiKey.FORM_CLUSTER: Api(ApiKey.FORM_CLUSTER, 0, 0, 0),
+        ApiKey.VERIFY_REPLICA: Api(ApiKey.VERIFY_REPLICA, 0, 0, 0),
     }
 )
-"""APIs between riverrun nodes that form a cluster. Not advertised."""
+"""APIs between riverrun nodes. Not advertised."""
 
 KNOWN_APIS: Final[Mapping[int, Api]] = MappingProxyType({**ALL_APIS, **PRIVATE_APIS})
 
@@ -351,7 +353,9 @@ CONTROLLER_APIS: Final[Mapping[int, Api]] = MappingProxyType(
 """APIs of the controller listener, which only nodes use."""
 
 _ROUTED: Final[Mapping[int, Api]] = {ApiKey.DISCOVER_NODE: PRIVATE_APIS[ApiKey.DISCOVER_NODE]}
-ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**APIS, **_ROUTED})
+ROUTES: Final[Mapping[int, Api]] = MappingProxyType(
+    {**APIS, **_ROUTED, ApiKey.VERIFY_REPLICA: PRIVATE_APIS[ApiKey.VERIFY_REPLICA]}
+)
 """APIs served to clients, including ones we do not advertise."""
 CONTROLLER_ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**CONTROLLER_APIS, **_ROUTED})
 

@@ -73,11 +73,16 @@ def cancel(partition: PartitionImage) -> Assignment:
     return _limited(current(partition), without(partition.replicas, partition.adding))
 
 
-def complete(assignment: Assignment, isr: Collection[NodeId]) -> Assignment | None:
+def complete(assignment: Assignment, isr: Collection[NodeId], minimum: int) -> Assignment | None:
     """The target if this in-sync set ends the reassignment, else None.
 
     The rule is that of Kafka 4.3.1 (KAFKA-19975). Every new replica must be in sync, but an old
     one that stays may be down, unless the reassignment removes more replicas than it adds.
+
+    One rule is stricter than Kafka's: the end must not take in-sync replicas away that the
+    partition needs for ``minimum``, its min.insync.replicas. With [1,2,3] to [4,2,3] and 1 and 4
+    in sync, only 4 would be left, and writes would stop. The reassignment waits until 2 or 3 is
+    back, and writes continue. A target with fewer replicas has a lower minimum.
     """
     removing, copying = assignment.removing, assignment.copying
     if not removing and not assignment.adding:
@@ -85,6 +90,9 @@ def complete(assignment: Assignment, isr: Collection[NodeId]) -> Assignment | No
     if all(node in removing for node in isr) or any(node not in isr for node in copying):
         return None
     if len(copying) < len(removing) and any(node not in isr for node in assignment.target):
+        return None
+    kept = sum(1 for node in isr if node not in removing)
+    if kept < min(minimum, len(assignment.target)) and kept < len(isr):
         return None
     return _limited(assignment, assignment.target)
 

@@ -5,6 +5,9 @@ on min.insync.replicas: with a smaller value the in-sync replicas may suffice to
 clears the eligible replicas of the whole topic (ClearElr). We clear those of partitions that can
 commit now, in the same batch as the setting. A partition without a leader commits nothing, so it
 keeps its eligible replicas and may still need them.
+
+A reassignment that waited for the minimum (see ``assignment.complete``) ends when the minimum is
+lowered.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from riverrun.cluster.configs.node_configs import CLUSTER, MIN_INSYNC_REPLICAS, Configs
-from riverrun.cluster.partitions.election_rules import election_rules, is_elr_enabled
+from riverrun.cluster.partitions.assignment import is_reassigning
+from riverrun.cluster.partitions.election_rules import election_rules
 from riverrun.cluster.partitions.partition_change import LeaderCandidates, change, default_election
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import ConfigType, Image
@@ -28,12 +32,12 @@ def with_eligibility(
 ) -> list[ConfigRecord | PartitionChangeRecord]:
     """The records of changed settings, and of the changes to eligible replicas that follow."""
     together: list[ConfigRecord | PartitionChangeRecord] = list(records)
-    if is_elr_enabled(image) and any(record.name == MIN_INSYNC_REPLICAS for record in records):
-        together += _eligibility_changes(configs, image, records)
+    if any(record.name == MIN_INSYNC_REPLICAS for record in records):
+        together += _changes_by_minimum(configs, image, records)
     return together
 
 
-def _eligibility_changes(
+def _changes_by_minimum(
     configs: Configs, image: Image, records: Sequence[ConfigRecord]
 ) -> list[PartitionChangeRecord]:
     delta = Delta(image)
@@ -43,11 +47,11 @@ def _eligibility_changes(
     candidates = LeaderCandidates(after)
     changed: list[PartitionChangeRecord] = []
     for topic in after.topics_by_name.values():
-        if not any(partition.elr for partition in topic.partitions):
+        if not any(partition.elr or is_reassigning(partition) for partition in topic.partitions):
             continue
         rules = election_rules(configs, after, topic)
         for index, partition in enumerate(topic.partitions):
-            if partition.elr:
+            if partition.elr or is_reassigning(partition):
                 made = change(
                     topic.id, index, partition, rules, candidates, election=default_election(rules)
                 )

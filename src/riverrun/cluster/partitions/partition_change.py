@@ -120,7 +120,7 @@ def change(
     ``assignment`` starts or cancels a reassignment; ``directories`` are those of the current one.
     """
     target = partition.isr if isr is None else isr
-    assigned = _assigned(partition, assignment, directories, target)
+    assigned = _assigned(partition, assignment, directories, target, rules)
     if assigned.replicas != partition.replicas:
         target = tuple([node for node in target if node in assigned.replicas])
     elr = _eligible(assigned, rules, target, unclean)
@@ -165,6 +165,7 @@ def _assigned(
     assignment: Assignment | None,
     directories: tuple[UUID, ...] | None,
     isr: Nodes,
+    rules: ElectionRules,
 ) -> PartitionImage:
     """The partition with the assignment that this in-sync set leads to."""
     if directories is not None:
@@ -173,7 +174,7 @@ def _assigned(
         if not is_reassigning(partition):
             return partition
         assignment = current(partition)
-    replicas, places, adding, removing = complete(assignment, isr) or assignment
+    replicas, places, adding, removing = complete(assignment, isr, rules.min_isr) or assignment
     return replace(
         partition, replicas=replicas, directories=places, adding=adding, removing=removing
     )

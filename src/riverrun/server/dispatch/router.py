@@ -35,7 +35,7 @@ from riverrun.wire.primitives import Buffer, MalformedRequest, skip_tagged_field
 from riverrun.wire.produce import ProduceResult, encode_produce_response, parse_produce
 
 HOT: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
-OVERLAPPING: Final = (ApiKey.PRODUCE, ApiKey.ENVELOPE)
+OVERLAPPING: Final = (ApiKey.PRODUCE, ApiKey.ENVELOPE, ApiKey.VERIFY_REPLICA)
 BULKY: Final = (*HOT, ApiKey.ENVELOPE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """APIs whose requests are mostly opaque bytes. All others are decoded item by item in one iteration
 of the event loop, and an item takes few bytes: a large request would block the node for seconds."""
@@ -123,7 +123,8 @@ class Router:
         """Whether a request of this API may begin while an earlier one of it is pending.
 
         Produce may: batches are appended in order, and only their acknowledgements wait. Envelopes
-        may: they contain requests of different clients. All others are handled one by one, as in
+        may: they contain requests of different clients. VerifyReplica may: each is about another
+        partition, and takes as long as reading it. All others are handled one by one, as in
         Kafka: a client that commits offsets and then fetches them on the same connection expects
         to see the commit.
         """

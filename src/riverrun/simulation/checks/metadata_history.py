@@ -20,6 +20,8 @@ from riverrun.simulation.failures import SafetyViolation
 from riverrun.simulation.loop import NodeLoop
 from riverrun.simulation.world import World
 
+PartitionChanged = Callable[[str, int, PartitionImage, PartitionImage], None]
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -49,6 +51,8 @@ class MetadataHistory:
         self.has_plans_only = False
         """Whether all throttles are set by plans."""
         self.reassignments = ReassignmentHistory()
+        self.on_change: PartitionChanged = lambda *_: None
+        """Called with the topic, the index and the states of a partition before and after."""
 
     def began(self, process: NodeLoop, find: Callable[[], MetadataLog | None]) -> None:
         """Observe a new process; ``find`` returns its metadata log once it exists."""
@@ -143,6 +147,7 @@ class MetadataHistory:
                 self._check_partition(where, known, partition)
                 if known is not None and known is not partition:
                     self.reassignments.changed((topic_id, index), known, partition)
+                    self.on_change(str(topic.name), index, known, partition)
 
     def _check_partition(self, where: str, old: PartitionImage | None, new: PartitionImage) -> None:
         if new.leader != NO_LEADER and new.leader not in new.isr:

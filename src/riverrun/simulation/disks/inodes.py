@@ -92,6 +92,12 @@ class Inode:
             first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
             self.cold_pages.difference_update(range(first, last + 1))
 
+    def chill(self, position: int, length: int) -> None:
+        """Let synced pages leave the cache."""
+        if length > 0 and not self._changes:
+            first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
+            self.cold_pages.update(range(first, last + 1))
+
     # Syncs
 
     def last_change(self) -> int:

@@ -241,6 +241,10 @@ class MountedFile:
             return None
         return bytes(memoryview(self._inode.content)[position : position + length])
 
+    def drop_cached(self, position: int, length: int) -> None:
+        self._operation(f"drop {self._path} {position} {length}")
+        self._inode.chill(position, length)
+
     def write_at(self, position: int, data: Buffer) -> None:
         content = bytes(data)
         self._operation(f"write {self._path} {position} {len(content)} {zlib.crc32(content)}")

@@ -21,8 +21,10 @@ from riverrun.placement.planner import schedule
 from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import QuorumMember
+from riverrun.records.batch import HEADER_BYTES, read_header
 from riverrun.replication import reading
 from riverrun.replication.follower.followed_partition import FollowedPartition
+from riverrun.replication.follower.plan import FetchPlan
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
 from riverrun.simulation.planted.transaction_bugs import TransactionBug, transactions_with
@@ -43,6 +45,9 @@ class ClusterBug(Enum):
     CANCEL_KEEPS_THE_FIRST_TARGET = "a cancel after a second target keeps brokers of the first"
     PLAN_FORGETS_ITS_THROTTLE = "a plan that ends leaves its throttle behind"
     PLAN_WAITS_FOR_A_LOST_MOVE = "a plan waits for a partition that others have moved"
+    NEW_REPLICA_IS_NOT_VERIFIED = (
+        "a new replica that lost a batch while it was copied joins the ISR"
+    )
 
 
 @contextmanager
@@ -92,13 +97,18 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
         case ClusterBug.NEW_REPLICA_JOINS_EMPTY:
             return [(LeaderState, "propose_joins", _propose_at_the_first_fetch)]
         case ClusterBug.REMOVED_REPLICA_STAYS:
-            return [(LogDirectory, "delete", _only_close)]
+            return [(LogDirectory, "discard", _only_close)]
         case ClusterBug.CANCEL_KEEPS_THE_FIRST_TARGET:
             return [(reassignment, "start", _forget_the_first_target(assignment.start))]
         case ClusterBug.PLAN_FORGETS_ITS_THROTTLE:
             return [(execution, "removal_of_throttle", lambda image, plan, others: [])]
         case ClusterBug.PLAN_WAITS_FOR_A_LOST_MOVE:
             return [(execution, "next_step", _never_finish(schedule.next_step))]
+        case ClusterBug.NEW_REPLICA_IS_NOT_VERIFIED:
+            return [
+                (LeaderState, "_must_be_verified", lambda self, follower: False),
+                (FetchPlan, "_append", losing_batches(FetchPlan._append)),
+            ]
 
 
 # The quorum
@@ -159,8 +169,23 @@ def _propose_at_the_first_fetch(self: Any, leader_end: int, high_watermark: int)
         self._propose(tuple(node for node in self._replicas if node in wanted))
 
 
-def _only_close(self: Any, partition: Any) -> None:
-    self.logs.pop(partition).discard()
+def losing_batches(append: Any) -> Any:
+    """New replicas lose the first batch of every response that has more, as if their disk had
+    dropped a write. All other batches are intact, so no CRC shows it."""
+
+    def appending(self: Any, followed: Any, result: Any, now: float) -> Any:
+        image, records = followed.partition.image, result.records
+        if self._node_id in image.adding and self._node_id not in image.isr and records:
+            first = read_header(bytes(records[:HEADER_BYTES])).size
+            if first + HEADER_BYTES < len(records):
+                result = result._replace(records=records[first:])
+        return append(self, followed, result, now)
+
+    return appending
+
+
+def _only_close(self: Any, log: Any) -> None:
+    log.discard()
 
 
 def _forget_the_first_target(start: Any) -> Any:

@@ -127,6 +127,9 @@ class BuggyFile:
         self._flush()
         return self._file.read_cached_at(position, length)
 
+    def drop_cached(self, position: int, length: int) -> None:
+        self._file.drop_cached(position, length)
+
     def truncate(self, size: int) -> None:
         self._flush()
         self._file.truncate(size)

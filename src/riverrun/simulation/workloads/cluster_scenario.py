@@ -13,8 +13,9 @@ from contextlib import ExitStack
 from functools import partial
 
 from riverrun.metadata.image import NO_LEADER
-from riverrun.model.names import METADATA_TOPIC
+from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC
 from riverrun.simulation.checks.client_checker import ClientChecker
+from riverrun.simulation.checks.new_replicas import NewReplicaChecker
 from riverrun.simulation.cluster import SimulatedCluster, data_directory, node_name, node_settings
 from riverrun.simulation.disks.log_reader import intact_batches, logs_on
 from riverrun.simulation.failures import LivenessViolation, SafetyViolation, SimulationFailure
@@ -107,6 +108,13 @@ class ClusterScenario:
         )
         self._checked_state: tuple[object, ...] = ()
         self._budget = DamageBudget(world, self.cluster, self.checker)
+        self._new_replicas = NewReplicaChecker(
+            world,
+            self.cluster,
+            with_bit_rot=lambda: self._budget.with_bit_rot,
+            is_compacted=lambda topic: topic == OFFSETS_TOPIC,
+        )
+        self.cluster.metadata.on_change = self._new_replicas.changed
         self.workload.may_remove_voter = lambda: self._budget.is_repaired
         supervisor = self.cluster.supervisor
         self._injector = Injector(

@@ -13,13 +13,14 @@ from typing import IO, Final
 from msgspec import Struct
 
 from riverrun.storage.cleaning.compaction import CompactionResult, CompactionTask
+from riverrun.storage.digests.digest_task import DigestBucket, DigestTask
 from riverrun.storage.scrubbing.scrub import ScrubResult, ScrubTask
 
 _LENGTH: Final = struct.Struct(">I")
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):
-    task: CompactionTask | ScrubTask
+    task: CompactionTask | ScrubTask | DigestTask
     bytes_per_second_max: int
     """Limit of bytes read; 0 for none."""
 
@@ -32,7 +33,7 @@ class JobEnd(Struct, frozen=True, kw_only=True):
     """The worker takes no more jobs and ends."""
 
 
-Frame = JobRequest | CompactionResult | ScrubResult | JobEnd
+Frame = JobRequest | CompactionResult | ScrubResult | DigestBucket | JobEnd
 
 
 def send(stream: IO[bytes], frame: Frame) -> None:

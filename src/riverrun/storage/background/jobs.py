@@ -1,4 +1,4 @@
-"""Background jobs: compactions and scrubs, in a worker process or inline.
+"""Background jobs: compactions, scrubs and digests, in a worker process or inline.
 
 Ten million records would hold the GIL for half a minute, and a thread cannot be niced. So a node
 runs jobs in worker processes (``worker_pool``). Those see only the real file system. The simulation
@@ -14,6 +14,8 @@ from riverrun.ports.files import Files, OsFiles
 from riverrun.ports.metrics import Metrics
 from riverrun.storage.background.worker_pool import WorkerPool
 from riverrun.storage.cleaning.compaction import CompactionResult, CompactionTask, compact
+from riverrun.storage.digests.digest import digest
+from riverrun.storage.digests.digest_task import DigestBucket, DigestTask
 from riverrun.storage.scrubbing.scrub import ScrubJob, ScrubResult, ScrubTask, scrub
 
 
@@ -33,12 +35,26 @@ StartCompaction = Callable[[CompactionTask, int], CompactionJob]
 """Starts a task, with a limit of bytes read per second (0: none)."""
 
 
+class DigestJob(Protocol):
+    """A running digest. ``next`` waits, so call it in a thread; ``abort`` does not wait."""
+
+    def next(self) -> DigestBucket | None:
+        """The next bucket; None at the end."""
+        ...
+
+    def abort(self) -> None:
+        """Make ``next`` end soon. Does nothing after the end."""
+        ...
+
+
 class BackgroundJobs(Protocol):
     """Starts the jobs of one node."""
 
     def compact(self, task: CompactionTask, bytes_per_second_max: int) -> CompactionJob: ...
 
     def scrub(self, task: ScrubTask, bytes_per_second_max: int) -> ScrubJob: ...
+
+    def digest(self, task: DigestTask, bytes_per_second_max: int) -> DigestJob: ...
 
     @property
     def is_any_unused(self) -> bool:
@@ -73,6 +89,9 @@ class InlineJobs:
     def scrub(self, task: ScrubTask, _: int) -> ScrubJob:
         return InlineScrub(self._files, task)
 
+    def digest(self, task: DigestTask, _: int) -> DigestJob:
+        return InlineDigest(self._files, task)
+
     def end_unused(self) -> None:
         """There is nothing to end."""
 
@@ -98,6 +117,18 @@ class InlineScrub:
         self._results = scrub(files, task, lambda _: not self._is_aborted)
 
     def next(self) -> ScrubResult | None:
+        return next(self._results, None)
+
+    def abort(self) -> None:
+        self._is_aborted = True
+
+
+class InlineDigest:
+    def __init__(self, files: Files, task: DigestTask) -> None:
+        self._is_aborted = False
+        self._results = digest(files, task, lambda _: not self._is_aborted)
+
+    def next(self) -> DigestBucket | None:
         return next(self._results, None)
 
     def abort(self) -> None:

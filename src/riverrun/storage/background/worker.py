@@ -1,4 +1,4 @@
-"""The worker process: runs compactions and scrubs with the lowest priority, one at a time.
+"""The worker process: runs compactions, scrubs and digests with the lowest priority, one at a time.
 
 It reads requests from standard input until that is closed. It ends with its parent, because a
 restarted node may compact the same log: on Linux the kernel kills it, elsewhere it finds its input
@@ -18,12 +18,19 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, assert_never
 
 from riverrun.ports.files import OsFiles
 from riverrun.records.batch import CorruptBatch
 from riverrun.storage.background.frames import JobEnd, JobRequest, receive, send
-from riverrun.storage.cleaning.compaction import CompactionAborted, CompactionResult, compact
+from riverrun.storage.cleaning.compaction import (
+    CompactionAborted,
+    CompactionResult,
+    CompactionTask,
+    compact,
+)
+from riverrun.storage.digests.digest import digest
+from riverrun.storage.digests.digest_task import DigestAborted, DigestBucket, DigestTask
 from riverrun.storage.scrubbing.scrub import ScrubAborted, ScrubResult, ScrubTask, scrub
 
 NICENESS: Final = 19
@@ -52,10 +59,16 @@ class WorkerThrottle:
 
 def _results(
     request: JobRequest, throttle: WorkerThrottle
-) -> Iterator[CompactionResult] | Iterator[ScrubResult]:
-    if isinstance(request.task, ScrubTask):
-        return scrub(OsFiles(), request.task, throttle)
-    return compact(OsFiles(), request.task, throttle)
+) -> Iterator[CompactionResult] | Iterator[ScrubResult] | Iterator[DigestBucket]:
+    match request.task:
+        case ScrubTask():
+            return scrub(OsFiles(), request.task, throttle)
+        case DigestTask():
+            return digest(OsFiles(), request.task, throttle)
+        case CompactionTask():
+            return compact(OsFiles(), request.task, throttle)
+        case _:
+            assert_never(request.task)
 
 
 def _run(request: JobRequest, parent: int) -> Exception | None:
@@ -65,7 +78,7 @@ def _run(request: JobRequest, parent: int) -> Exception | None:
             send(sys.stdout.buffer, result)
     except BrokenPipeError:
         raise  # the parent does not read any more
-    except (CorruptBatch, CompactionAborted, ScrubAborted, OSError) as error:
+    except (CorruptBatch, CompactionAborted, ScrubAborted, DigestAborted, OSError) as error:
         return error
     return None
 

@@ -27,12 +27,13 @@ from riverrun.storage.cleaning.compaction import (
     CompactionResult,
     CompactionTask,
 )
+from riverrun.storage.digests.digest_task import DigestBucket, DigestTask
 from riverrun.storage.scrubbing.scrub import ScrubResult, ScrubTask
 
 END_SECONDS_MAX: Final = 5.0
 """For a worker whose input is closed to end by itself, before it is killed."""
 
-Result = TypeVar("Result", CompactionResult, ScrubResult)
+Result = TypeVar("Result", CompactionResult, ScrubResult, DigestBucket)
 
 
 class WorkerCrashed(Exception):
@@ -78,7 +79,7 @@ class WorkerProcess:
                 with contextlib.suppress(BrokenPipeError):
                     send(_open(self._process.stdin), request)
 
-    def receive(self) -> CompactionResult | ScrubResult | JobEnd:
+    def receive(self) -> CompactionResult | ScrubResult | DigestBucket | JobEnd:
         with self._pipes:
             frame = None if self._is_ended else receive(_open(self._process.stdout))
         if frame is None:
@@ -119,7 +120,8 @@ class WorkerPool:
         """At most one per aborted job; ``end_unused`` collects them."""
         self._is_closed = False
         self._starts = metrics.counter(
-            "riverrun_worker_starts_total", "Worker processes started for compaction and scrubbing"
+            "riverrun_worker_starts_total",
+            "Worker processes started for compaction, scrubbing and digests",
         )
         self._crashes = metrics.counter(
             "riverrun_worker_crashes_total", "Worker processes that ended during a job"
@@ -137,6 +139,9 @@ class WorkerPool:
         return WorkerJob(self, task, bytes_per_second_max)
 
     def scrub(self, task: ScrubTask, bytes_per_second_max: int) -> WorkerJob[ScrubResult]:
+        return WorkerJob(self, task, bytes_per_second_max)
+
+    def digest(self, task: DigestTask, bytes_per_second_max: int) -> WorkerJob[DigestBucket]:
         return WorkerJob(self, task, bytes_per_second_max)
 
     def take(self) -> WorkerProcess:
@@ -218,7 +223,7 @@ class WorkerJob(Generic[Result]):
     def __init__(
         self,
         pool: WorkerPool,
-        task: CompactionTask | ScrubTask,
+        task: CompactionTask | ScrubTask | DigestTask,
         bytes_per_second_max: int,
     ) -> None:
         self._pool = pool

@@ -68,7 +68,7 @@ def node_settings(
         "default.replication.factor": str(replicas),
         "offsets.topic.replication.factor": str(replicas),
         "min.insync.replicas": str(min(replicas, 2)),
-        "reassignment.grace.ms": "3000",  # Logs are kept and deleted within a run.
+        "reassignment.grace.ms": "2000",  # Logs are kept and deleted within a run.
     }
     if nodes > 1:
         seeds = (node_name(other) for other in range(1, controllers + 1))

@@ -142,7 +142,6 @@ class Moves:
     def __init__(
         self,
         services: BrokerServices,
-        *,
         queue: VerificationQueue,
         digester: Digester,
         channel: ControllerChannel,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from riverrun.cluster.balancing import execution
 from riverrun.cluster.balancing.execution import CANCELLED, DELETED, advance
 from riverrun.cluster.balancing.plans import PlanReader, plan_of
 from riverrun.cluster.balancing.submission import (
@@ -68,7 +69,8 @@ def stepped(image: Image, plan_id: str = "p", limits: MoveLimits | None = None) 
     plan = plan_of(image, plan_id)
     assert plan is not None
     others = [one for one in running_plans(image) if one.id != plan_id]
-    return replayed(image, advance(CONFIGS, image, plan, others=others, limits=limits, now_ms=9))
+    step = advance(CONFIGS, image, plan, others=others, limits=limits, now_ms=9)
+    return replayed(image, step.records)
 
 
 def stored(image: Image, plan_id: str = "p") -> StoredPlan:
@@ -141,7 +143,39 @@ def test_plan_starts_moves_within_its_limits_and_ends_with_a_result() -> None:
 def test_step_without_news_has_no_records() -> None:
     image = submitted(cluster(*SIX_OF_THREE, brokers=FIVE), move(0, (4, 2, 3)), throttle=5)
     image = stepped(image)
-    assert advance(CONFIGS, image, stored(image)) == []
+    assert advance(CONFIGS, image, stored(image)).records == ()
+
+
+def test_steps_that_know_the_open_moves_are_the_same_as_those_that_do_not() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = submitted(image, *[move(n, (4 + n % 2, 2, 3)) for n in range(6)], throttle=9)
+    known: tuple[int, ...] | None = None
+    limits = MoveLimits(per_destination=1)
+    for number in range(6):
+        plan = stored(image)
+        step = advance(CONFIGS, image, plan, still_open=known, limits=limits)
+        assert step.records == advance(CONFIGS, image, plan, limits=limits).records
+        image, known = replayed(image, step.records), step.open
+        assert stored(image).progress.done == number
+        image = copied(image, number) if number in stored(image).progress.moving else image
+    assert known is not None
+    assert 0 not in known
+
+
+def test_plan_larger_than_a_step_examines_is_run_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "EXAMINED_MAX", 2)
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = submitted(image, *[move(n, (4, 2, 3)) for n in range(6)])
+    steps = 0
+    while stored(image).is_running:
+        image = stepped(image)
+        for number in stored(image).progress.moving:
+            image = copied(image, number)
+        steps += 1
+    assert steps == 4
+    assert result(image).done == 6
 
 
 def test_limits_count_the_moves_of_other_plans() -> None:

@@ -284,6 +284,7 @@ class ActiveController:
         contact with it, and it is probed at once. All other brokers get a full session.
         """
         self._is_activated = is_active
+        self._plans.reset()
         if not is_active:
             self.sessions.clear()
             return

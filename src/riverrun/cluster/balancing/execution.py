@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,13 +28,13 @@ from riverrun.cluster.partitions.election_rules import election_rules
 from riverrun.cluster.partitions.partition_change import Election, LeaderCandidates, change
 from riverrun.cluster.partitions.reassignment import alter_partition_reassignments
 from riverrun.metadata.image import Image
+from riverrun.metadata.records import Record
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import PartitionIndex, TopicName
 from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.schedule import (
     MoveLimits,
     MoveState,
-    PartitionNow,
     next_step,
     state_of,
 )
@@ -56,13 +56,14 @@ from riverrun.wire.messages.alter_partition_reassignments_request import (
     ReassignableTopic,
 )
 
-if TYPE_CHECKING:
-    from riverrun.metadata.records import Record
-
 DELETED: Final = "the partition was deleted"
 CANCELLED: Final = "the move was cancelled, by a request or because its leader rolled it back"
 RETARGETED: Final = "another request chose other replicas"
 CHANGED: Final = "the partition has other replicas than when the plan was made"
+
+
+EXAMINED_MAX: Final = 1000
+"""Open moves that one step looks at, besides those under way."""
 
 
 class EndedMoves(Struct, frozen=True, kw_only=True):
@@ -80,11 +81,10 @@ def ended(image: Image, plan: StoredPlan) -> EndedMoves:
     for number in plan.progress.moving:
         move = plan.moves[number]
         now = partition_now(image, move.topic, move.partition)
-        state = state_of(move, now)
         if now is None:
             dropped[number] = DELETED
         elif now.replicas == move.after:
-            (moving if state is MoveState.MOVING else done).append(number)
+            (moving if now.is_moving else done).append(number)
         elif not now.is_moving and sorted(now.replicas) == sorted(move.before):
             # A cancel restores the replicas, not always in their order.
             dropped[number] = CANCELLED
@@ -93,47 +93,94 @@ def ended(image: Image, plan: StoredPlan) -> EndedMoves:
     return EndedMoves(done=tuple(done), moving=tuple(moving), dropped=dropped)
 
 
+class PlanStep(Struct, frozen=True, kw_only=True):
+    """The records of a step; none if nothing changes. ``open`` are the numbers of the moves that
+    are not done: pass them to the next step, so that it does not look at the others again."""
+
+    records: tuple[Record, ...]
+    open: tuple[int, ...]
+
+
+def open_moves(image: Image, plan: StoredPlan) -> tuple[int, ...]:
+    """The moves that are neither done nor dropped, from the image alone."""
+    return tuple(
+        number
+        for number, move in enumerate(plan.moves)
+        if number not in plan.dropped
+        and state_of(move, partition_now(image, move.topic, move.partition)) is not MoveState.DONE
+    )
+
+
 def advance(
     configs: Configs,
     image: Image,
     plan: StoredPlan,
     *,
+    still_open: Sequence[int] | None = None,
     others: Sequence[StoredPlan] = (),
     limits: MoveLimits | None = None,
     now_ms: int = 0,
-) -> list[Record]:
-    """The records of the next step; empty if nothing changes. ``others`` also run."""
+) -> PlanStep:
+    """The next step. ``others`` are other plans that run.
+
+    Only the first EXAMINED_MAX open moves are looked at: the moves behind them have to wait anyway.
+    """
     past = ended(image, plan)
-    dropped = {**plan.dropped, **past.dropped}
-    numbers = {id(move): number for number, move in enumerate(plan.moves)}
+    known = open_moves(image, plan) if still_open is None else still_open
+    ended_numbers = {*past.done, *past.dropped}
+    open_now = [n for n in known if n not in plan.dropped and n not in ended_numbers]
+    under_way = {*past.moving}
+    examined = [*past.moving, *[n for n in open_now if n not in under_way][:EXAMINED_MAX]]
+    dropped = dict(past.dropped)
+    done = {*past.done}
+    for number in examined:
+        move = plan.moves[number]
+        now = partition_now(image, move.topic, move.partition)
+        match state_of(move, now):
+            case MoveState.DONE:
+                done.add(number)
+            case MoveState.DROPPED:
+                dropped[number] = DELETED if now is None else CHANGED
+    settled = done | dropped.keys()
+    candidates = {id(plan.moves[n]): n for n in sorted(examined) if n not in settled}
     step = next_step(
-        [move for number, move in enumerate(plan.moves) if number not in dropped],
-        partial(_now, image),
+        [plan.moves[number] for number in candidates.values()],
+        partial(partition_now, image),
         limits=limits,
         others_in_flight=[one.moves[n] for one in others for n in one.progress.moving],
     )
     records: list[Record] = []
     started, refused = _started(configs, image, step.start, records)
-    newly_dropped = {**past.dropped, **{numbers[id(move)]: why for move, why in refused}}
-    dropped.update(newly_dropped)
+    dropped.update({candidates[id(move)]: why for move, why in refused})
     records += _elections(configs, image, [plan.moves[number] for number in past.done])
-    if step.is_finished or (not started and not step.moving and not step.waiting):
-        return [*records, *end(image, plan, dropped, others, PlanEnd.DONE, now_ms)]
-    records += throttle_records(
-        image, plan, started=started, moving=[plan.moves[number] for number in past.moving]
-    )
+    left = tuple(n for n in open_now if n not in done and n not in dropped)
+    if left:
+        moving = (*past.moving, *[candidates[id(move)] for move in started])
+        records += throttle_records(
+            image, plan, started=started, moving=[plan.moves[n] for n in past.moving]
+        )
+        records += _progress(plan, dropped, moving, left)
+    else:
+        every = {**plan.dropped, **dropped}
+        count = len(plan.moves) - len(every)
+        records += end(image, plan, count, every, others, PlanEnd.DONE, now_ms)
+    return PlanStep(records=tuple(records), open=tuple(n for n in open_now if n not in done))
+
+
+def _progress(
+    plan: StoredPlan, dropped: Mapping[int, str], moving: tuple[int, ...], left: Sequence[int]
+) -> list[Record]:
+    every = {**plan.dropped, **dropped}
     progress = PlanProgress(
-        moving=(*past.moving, *[numbers[id(move)] for move in started]),
-        done=step.done,
-        waiting=step.waiting,
-        dropped=step.dropped + len(dropped),
+        moving=moving,
+        done=len(plan.moves) - len(left) - len(every),
+        waiting=len(left) - len(moving),
+        dropped=len(every),
     )
-    if newly_dropped:
-        for name, text in dropped_texts(dropped, newly_dropped).items():
-            records.append(plan_record(plan.id, name, text))
+    texts = dropped_texts(every, dropped) if dropped else {}
     if progress != plan.progress:
-        records.append(plan_record(plan.id, PROGRESS, encode(progress)))
-    return records
+        texts[PROGRESS] = encode(progress)
+    return [plan_record(plan.id, name, text) for name, text in texts.items()]
 
 
 def cancel(
@@ -157,32 +204,24 @@ def cancel(
     for number in past.moving:
         why = refused.get(_place(plan.moves[number]))
         dropped[number] = "cancelled with the plan" if why is None else f"not cancelled: {why}"
-    return [*records, *end(image, plan, dropped, others, PlanEnd.CANCELLED, now_ms)]
+    left = [number for number in open_moves(image, plan) if number not in dropped]
+    done = len(plan.moves) - len(left) - len(dropped)
+    return [*records, *end(image, plan, done, dropped, others, PlanEnd.CANCELLED, now_ms)]
 
 
 def end(
     image: Image,
     plan: StoredPlan,
+    done: int,
     dropped: Mapping[int, str],
     others: Iterable[StoredPlan],
     how: PlanEnd,
     now_ms: int,
 ) -> list[Record]:
     """Remove the throttle and all texts of the plan but its header, and add the result."""
-    reasons = dict(dropped)
-    done = 0
-    for number, move in enumerate(plan.moves):
-        if number in reasons:
-            continue
-        state = state_of(move, partition_now(image, move.topic, move.partition))
-        if state is MoveState.DONE:
-            done += 1
-        elif how is PlanEnd.DONE:
-            is_there = partition_now(image, move.topic, move.partition) is not None
-            reasons[number] = CHANGED if is_there else DELETED
     failures = {
-        f"{plan.moves[number].topic}-{plan.moves[number].partition}": reasons[number]
-        for number in sorted(reasons)[:FAILURES_MAX]
+        f"{plan.moves[number].topic}-{plan.moves[number].partition}": dropped[number]
+        for number in sorted(dropped)[:FAILURES_MAX]
     }
     result = PlanResult(
         end=how, ended_ms=now_ms, done=done, dropped=len(plan.moves) - done, failures=failures
@@ -192,10 +231,6 @@ def end(
         *removal(image, plan.id, kept=(HEADER,)),
         plan_record(plan.id, RESULT, encode(result)),
     ]
-
-
-def _now(image: Image, topic: str, partition: int) -> PartitionNow | None:
-    return partition_now(image, topic, partition)
 
 
 Place = tuple[str, int]

@@ -1,7 +1,8 @@
 """Advances the plans of the active controller, one step of one plan at a time.
 
-All state of a plan is in the image. Here is only what saves work: plans are decoded once, and a
-plan is looked at again only after topics, brokers or settings have changed.
+All state of a plan is in the image. Here is only what saves work: plans are decoded once, a plan is
+looked at again only after topics, brokers or settings have changed, and moves that are done are not
+looked at again.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ class PlanExecutor:
         self._static = BalanceSettings.from_texts(configs.given)
         self._reader = PlanReader()
         self._idle: _IdleImage | None = None
+        self._open: dict[str, tuple[int, ...]] = {}
+        """The moves of each plan that are not done, as of the last step."""
+
+    def reset(self) -> None:
+        """The controller changed: images that this node has decided on may not be committed."""
+        self._idle, self._open = None, {}
 
     def due(self, image: Image) -> list[str]:
         """The plans that may have a step to do."""
@@ -51,14 +58,17 @@ class PlanExecutor:
         plan = next((one for one in running if one.id == plan_id), None)
         if plan is None:
             return Decision(response=None)
-        records = advance(
+        step = advance(
             self._configs,
             image,
             plan,
+            still_open=self._open.get(plan_id),
             others=[one for one in running if one.id != plan_id],
             limits=self._configs.effective(image, self._static).limits,
             now_ms=now_ms,
         )
-        if records:
+        self._open = {one.id: self._open[one.id] for one in running if one.id in self._open}
+        self._open[plan_id] = step.open
+        if step.records:
             self._idle = None
-        return Decision(records=tuple(records), response=None)
+        return Decision(records=step.records, response=None)

@@ -17,7 +17,7 @@ from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.reassignment import check_target
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import PartitionIndex, TopicName
+from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.stored_plan import (
     HEADER,
@@ -107,6 +107,7 @@ def _check_moves(image: Image, moves: Sequence[PlannedMove], running: list[Store
     """No partition may be in two plans or twice in one; all targets must be possible."""
     taken = {(move.topic, move.partition): one.id for one in running for move in _open_moves(one)}
     seen: dict[tuple[str, int], None] = {}
+    usable: dict[NodeId, None] = {}
     for move in moves:
         place = (move.topic, move.partition)
         if place in seen:
@@ -120,9 +121,16 @@ def _check_moves(image: Image, moves: Sequence[PlannedMove], running: list[Store
                 f"{move.topic}-{move.partition} is part of the plan {taken[place]}; wait for it, "
                 "or cancel it.",
             )
+        if len(dict.fromkeys(move.after)) < len(move.after) or not move.after:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{move.topic}-{move.partition}: the replicas must be different brokers",
+            )
         partition = image.partition(TopicName(move.topic), PartitionIndex(move.partition))
-        if partition is not None:
-            check_target(image, partition, move.after)
+        for node in move.adding if partition is not None else ():
+            if partition is not None and node not in usable and node not in partition.replicas:
+                check_target(image, partition, (node,))
+                usable[node] = None
 
 
 def _open_moves(plan: StoredPlan) -> Iterator[PlannedMove]:

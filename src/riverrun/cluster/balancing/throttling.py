@@ -136,11 +136,12 @@ class _ListChange:
         text = self._texts.get(name, "")
         if text == ALL:
             return ()
-        before = [entry for entry in text.split(",") if entry]
-        gone = [entry for entry in ours if entry not in still]
+        before = dict.fromkeys(entry for entry in text.split(",") if entry)
+        kept = dict.fromkeys(still)
+        gone = {entry: None for entry in ours if entry not in kept}
         added = [entry for entry in new if entry not in before]
         after = [entry for entry in before if entry not in gone] + added
-        if after != before:
+        if after != list(before):
             self.records.append(
                 ConfigRecord(
                     resource_type=ConfigType.TOPIC,
@@ -149,7 +150,7 @@ class _ListChange:
                     value=",".join(after) or None,
                 )
             )
-        return (*[entry for entry in ours if entry in still and entry in before], *added)
+        return (*[entry for entry in ours if entry in kept and entry in before], *added)
 
 
 def _joined(one: ThrottledEntries | None, two: ThrottledEntries) -> ThrottledEntries:

@@ -122,6 +122,7 @@ def test_planted_bug_of_reassignment_is_found_and_the_correct_cluster_passes(
             draw_cluster_plan(seed, 4, has_moves=True, bug=bug),
             faults=parse_schedule(MOVES[bug]),
             plan_share=0.3 if bug.name.startswith("PLAN") else 0.0,
+            balance_mode=None,
             faulty_seconds=10.0,
             forms_under_faults=False,
         )

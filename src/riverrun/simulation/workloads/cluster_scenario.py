@@ -91,7 +91,7 @@ class ClusterScenario:
                 number,
                 nodes=plan.nodes,
                 controllers=plan.controllers,
-                texts=plan.settings,
+                texts=plan.node_settings,
                 segment_bytes=plan.segment_bytes,
             )
             for number in range(1, plan.nodes + 1)
@@ -167,7 +167,7 @@ class ClusterScenario:
     def run(self) -> None:
         world, plan = self._world, self._plan
         world.trace(f"{plan.nodes} nodes, {plan.controllers} of them vote")
-        world.trace(f"settings {dict(plan.settings)} segment bytes {plan.segment_bytes}")
+        world.trace(f"settings {dict(plan.node_settings)} segment bytes {plan.segment_bytes}")
         self.cluster.supervisor.begin()
         if not plan.forms_under_faults:
             self._until(

@@ -31,6 +31,12 @@ FAULTS_MAX, CLUSTER_FAULTS_MAX = 12, 10
 VOTERS_MAX = 5
 PRODUCE_PAUSE_SECONDS_MAX = 0.8
 PLAN_SHARES = (0.0, 0.2, 0.4)
+BALANCE_MODES = (None, "suggest", "auto")
+BALANCE_SETTINGS = {
+    "balance.check.interval.ms": "700",
+    "balance.cool.down.ms": "2000",
+    "self.healing.timeout": "2500",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +139,19 @@ class ClusterPlan:
     """Whether clients also use transactions."""
     plan_share: float = 0.0
     """The share of plans, which the controller runs, among the requests to move partitions."""
+    balance_mode: str | None = None
+    """Whether the controller makes plans by itself, within seconds."""
     bug: ClusterBug | TransactionBug | None = None
 
     @property
     def is_synced_before_ack(self) -> bool:
         return self.settings["log.flush.before.ack"] == "true"
+
+    @property
+    def node_settings(self) -> Mapping[str, str]:
+        if self.balance_mode is None:
+            return self.settings
+        return {**self.settings, **BALANCE_SETTINGS, "balance.mode": self.balance_mode}
 
     @property
     def node_names(self) -> list[str]:
@@ -164,7 +178,9 @@ def draw_cluster_plan(
 ) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")
-        plan_share = world.stream("plans").choice(PLAN_SHARES) if has_moves else 0.0
+        plans = world.stream("plans")
+        plan_share = plans.choice(PLAN_SHARES) if has_moves else 0.0
+        balance_mode = plans.choice(BALANCE_MODES) if has_moves and plan_share else None
     controllers = nodes
     if nodes > REPLICAS_MAX:
         controllers = rng.choice((REPLICAS_MAX, min(nodes, VOTERS_MAX)))
@@ -183,6 +199,7 @@ def draw_cluster_plan(
         has_moves=has_moves,
         has_transactions=has_transactions,
         plan_share=plan_share,
+        balance_mode=balance_mode,
         bug=bug,
     )
     if has_transactions:

@@ -81,15 +81,6 @@ def test_counts_that_differ_by_one_are_even() -> None:
     assert trigger.unbalanced(figures([3, 1], [1, 1]), is_balancing=False) == ("replicas",)
 
 
-def test_next_plan_waits_for_the_cool_down() -> None:
-    trigger = BalanceTrigger(cool_down_seconds=60.0)
-    uneven = figures([10, 10], [150, 50])
-    due = [trigger.is_due(uneven, is_balancing=False, seconds_since_last=s) for s in (59.9, 60.0)]
-    assert due == [False, True]
-    assert trigger.is_due(uneven, is_balancing=False, seconds_since_last=None)
-    assert trigger.is_due(uneven, is_balancing=True, seconds_since_last=1.0)
-
-
 def test_brokers_are_healed_after_the_timeout() -> None:
     away = {NodeId(1): 1799.0, NodeId(2): 1800.0}
     assert brokers_to_heal(away, brokers=20).brokers == (2,)

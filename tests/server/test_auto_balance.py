@@ -9,6 +9,7 @@ from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.balance import PartitionLoad, PartitionLoads
 from riverrun.cluster.balancing.plans import plan_ids, plan_of
 from riverrun.cluster.balancing.settings import BalanceSettings
+from riverrun.cluster.balancing.submission import cancel_plan
 from riverrun.cluster.balancing.suggestion import suggestion_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import Image
@@ -30,7 +31,7 @@ class Harness:
         self.log = MemoryLog(image)
         self.clock = FakeClock()
         self.plans = 0
-        configs = Configs(
+        self.configs = configs = Configs(
             (*declared(), *BalanceSettings.declared()),
             given=texts,
             node_id=NodeId(1),
@@ -100,6 +101,26 @@ def test_broker_that_stays_away_is_replaced_in_automatic_mode() -> None:
     assert plan is not None
     assert all(3 not in move.after for move in plan.moves)
     assert len(plan.moves) == 3
+
+
+def test_repair_that_was_rolled_back_is_not_planned_again_at_once() -> None:
+    partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3
+    harness = Harness(
+        cluster(*partitions, brokers=(1, 2, 3, 4), fenced=(3,)),
+        {"balance.mode": "auto", "self.healing.timeout": "1000"},
+    )
+    harness.check()
+    harness.clock.now += 1.0
+    (plan_id,) = plan_ids(harness.check())
+    harness.clock.now += 500.0
+    harness.check()
+    ending = cancel_plan(harness.configs, harness.log.newest, plan_id)
+    harness.log.newest = replayed(harness.log.newest, ending)
+    harness.check()
+    assert harness.plans == 1
+    harness.clock.now += 60.0
+    harness.check()
+    assert harness.plans == 2
 
 
 def test_planner_process_gives_the_same_plan_as_the_function() -> None:

@@ -321,7 +321,11 @@ def test_java_producer_and_consumer_groups(
 def test_apache_tools_read_the_metadata_of_every_node(
     tools: ApacheTools, cluster: Cluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """kafka-dump-log and kafka-metadata-shell read the log and the snapshots of each node."""
+    """kafka-dump-log and kafka-metadata-shell read the log and the snapshots of each node, also
+    plans, whose type of resource Kafka does not know."""
+    moved = make_topic()
+    for target in ("3,2,1", "1,2,3"):
+        Cli(cluster.bootstrap).run("topics", "move", moved, "--to", target, "--yes")
     name = make_topic(partitions=20)
     for node in cluster.nodes.values():
         folder = node.data / "__cluster_metadata-0"
@@ -331,6 +335,7 @@ def test_apache_tools_read_the_metadata_of_every_node(
         dump = ("DumpLogSegments", "--cluster-metadata-decoder", "--files")
         texts = [tools.run(*dump, path).check().text for path in files]
         assert any(f'"name":"{name}"' in text for text in texts), f"node {node.id} lacks {name}"
+        assert any('"resourceType":0' in text for text in texts), f"node {node.id} lacks plans"
         for broker in cluster.nodes:
             assert f'"brokerId":{broker},' in texts[-1], f"{files[-1]} lacks broker {broker}"
         _list_in_shell(tools, files[-1], {"1", "2", "3", "metadataVersion"})

@@ -18,6 +18,7 @@ counts from its own start.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -72,7 +73,8 @@ class NeedWatch:
 
     def __init__(self) -> None:
         self._away_since: dict[NodeId, float] = {}
-        self._last_end: float | None = None
+        self.last_end = -math.inf
+        """When the last plan ended."""
         self._is_balancing = False
         """Whether a plan to balance has run since the cluster was last even."""
         self._had_plan = False
@@ -110,7 +112,7 @@ class NeedWatch:
         away = [one.id for one in image.brokers.values() if one.is_fenced]
         self._away_since = {node: self._away_since.get(node, now) for node in away}
         if self._had_plan and not is_plan_running:
-            self._last_end = now
+            self.last_end = now
         self._had_plan = is_plan_running
 
     def _repair(
@@ -158,10 +160,8 @@ class NeedWatch:
         trigger = BalanceTrigger(
             start_above=settings.threshold,
             stop_at=min(settings.threshold, BalanceTrigger().stop_at),
-            cool_down_seconds=settings.cool_down_ms / 1000,
         )
-        since = None if self._last_end is None else now - self._last_end
-        if since is not None and since < trigger.cool_down_seconds:
+        if now - self.last_end < settings.cool_down_ms / 1000:
             return None
         figures = broker_figures(active)
         uneven = trigger.unbalanced(figures, is_balancing=self._is_balancing)

@@ -1,4 +1,4 @@
-"""When to plan: hysteresis, cool-down and the limits of self-healing, as pure functions."""
+"""When to plan: hysteresis and the limits of self-healing, as pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from riverrun.placement.planner.fairness import BalanceFigures, Fairness
 
 START_ABOVE: Final = 1.15
 STOP_AT: Final = 1.05
-COOL_DOWN_SECONDS: Final = 300.0
 HEALING_SECONDS: Final = 30 * 60.0
 GONE_SHARE_MAX: Final = 1 / 3
 """If more brokers than this are gone, the network is more likely at fault than each of them."""
@@ -23,7 +22,6 @@ class BalanceTrigger(Struct, frozen=True, kw_only=True):
 
     start_above: float = START_ABOVE
     stop_at: float = STOP_AT
-    cool_down_seconds: float = COOL_DOWN_SECONDS
 
     def unbalanced(self, figures: BalanceFigures, *, is_balancing: bool) -> tuple[str, ...]:
         """The resources that call for a plan. Counts that differ by one are even."""
@@ -33,21 +31,6 @@ class BalanceTrigger(Struct, frozen=True, kw_only=True):
             for name, figure in figures.resources().items()
             if figure.max_over_mean > limit and _matters(name, figure)
         )
-
-    def is_due(
-        self,
-        figures: BalanceFigures,
-        *,
-        is_balancing: bool,
-        seconds_since_last: float | None,
-    ) -> bool:
-        """Whether to plan now. ``seconds_since_last`` is since the end of the last plan."""
-        is_cooling = (
-            not is_balancing
-            and seconds_since_last is not None
-            and seconds_since_last < self.cool_down_seconds
-        )
-        return not is_cooling and bool(self.unbalanced(figures, is_balancing=is_balancing))
 
 
 def _matters(name: str, figure: Fairness) -> bool:

@@ -43,7 +43,7 @@ from riverrun.ports.files import Files, OsFiles
 PARTITIONS_PER_STEP: Final = 500
 PLANNING_SECONDS_MAX: Final = 600.0
 REPAIR_PAUSE_SECONDS: Final = 60.0
-"""Between two plans for the same repair: the first may have been refused or dropped."""
+"""Between a plan and the next one for the same repair."""
 REQUESTER: Final = "controller"
 
 log = structlog.get_logger("riverrun.controller")
@@ -130,6 +130,7 @@ class AutoBalance:
         settings = self._configs.effective(image, self._static)
         mode = BalanceMode(settings.mode)
         need: PlanNeed | None = None
+        is_plan_running = bool(running_ids(image))
         if mode is not BalanceMode.OFF:
             need = self._watch.need(
                 self._configs,
@@ -137,11 +138,12 @@ class AutoBalance:
                 self._controller.placement,
                 settings,
                 now=self._clock.monotonic(),
-                is_plan_running=bool(running_ids(image)),
+                is_plan_running=is_plan_running,
                 broken_racks=await self._broken_racks(image),
             )
         if need is None:
-            self._planned = None
+            if not is_plan_running:
+                self._planned = None
             await self._suggest(None)
         elif not need.reasons:
             await self._suggest(Suggestion(reasons=(), held_back=need.held_back))
@@ -151,12 +153,13 @@ class AutoBalance:
             await self._propose(plan, need, settings, mode)
 
     def _is_due(self, need: PlanNeed, settings: BalanceSettings) -> bool:
-        """The same need is not planned for again at once: the plan may be empty, or refused."""
+        """The same need is not planned for again at once: the plan may be empty or refused, or its
+        moves were rolled back."""
         if self._planned is None or self._planned[0].causes != need.causes:
             return True
         is_repair = need.purpose is Purpose.REPAIR
         pause = REPAIR_PAUSE_SECONDS if is_repair else settings.cool_down_ms / 1000
-        return self._clock.monotonic() - self._planned[1] >= pause
+        return self._clock.monotonic() - max(self._planned[1], self._watch.last_end) >= pause
 
     async def _propose(
         self, plan: Plan, need: PlanNeed, settings: BalanceSettings, mode: BalanceMode

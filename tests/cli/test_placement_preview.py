@@ -49,7 +49,11 @@ def test_preview_has_the_counts_of_the_placement_that_follows(cluster_cli: Cli) 
     cluster_cli.run("topics", "create", *words)
     (second,) = previewed(cluster_cli, "second", "--partitions", "1")
     now = counts(second["brokers"], "before")
-    assert sorted(now.values()) == sorted(after.values())
+    # Ties are drawn, so the broker with the most leaders may be another one.
+    for column in (0, 1):
+        assert sorted(row[column] for row in now.values()) == sorted(
+            row[column] for row in after.values()
+        )
 
 
 def test_draining_broker_gets_nothing_in_preview_and_placement(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from riverrun.client.connection import Connection
+from riverrun.client.connection import Connection, UnsupportedApi
+from riverrun.client.security import SecuritySource, no_security
 from riverrun.model.ids import NodeId
 from riverrun.ports.aio import OwnedTasks
 from riverrun.replication.moves.latency import ProduceLatency
@@ -85,8 +86,13 @@ def _build_rollbacks(services: BrokerServices, channel: ControllerChannel) -> Ro
 class CopyConnections:
     """Connections to the nodes of new replicas. ``close`` at the end."""
 
-    def __init__(self, endpoint_of: Callable[[NodeId], tuple[str, int] | None]) -> None:
+    def __init__(
+        self,
+        endpoint_of: Callable[[NodeId], tuple[str, int] | None],
+        security: SecuritySource = no_security,
+    ) -> None:
         self._endpoint_of = endpoint_of
+        self._security = security
         self._connections: dict[NodeId, Connection] = {}
         self._refusals: dict[NodeId, int] = {}
 
@@ -119,11 +125,15 @@ class CopyConnections:
             known.close()
         try:
             opened = await Connection.connect(
-                host, port, client_id="riverrun-moves", connect_timeout_s=CONNECT_SECONDS_MAX
+                host,
+                port,
+                client_id="riverrun-moves",
+                connect_timeout_s=CONNECT_SECONDS_MAX,
+                security=self._security(),
             )
-        except OSError:
+        except (OSError, UnsupportedApi) as error:
             self._refusals.pop(node, None)
-            raise
+            raise ConnectionError(str(error)) from error
         other = self._connections.get(node)
         if other is not None and other is not known and not other.is_closed:
             opened.close()  # Another request has connected meanwhile.
@@ -148,7 +158,7 @@ class Moves:
         endpoint_of: Callable[[NodeId], tuple[str, int] | None],
     ) -> None:
         self._digester = digester
-        self._connections = CopyConnections(endpoint_of)
+        self._connections = CopyConnections(endpoint_of, services.security.to_brokers)
         self._rollbacks = _build_rollbacks(services, channel)
         self._verifier = Verifier(
             queue,

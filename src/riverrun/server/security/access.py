@@ -68,6 +68,7 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
     ApiKey.CONTROLLER_REGISTRATION: _ACTION,
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _ACTION,
     ApiKey.UPDATE_RAFT_VOTER: _ACTION,
+    ApiKey.VERIFY_REPLICA: _ACTION,
     # Administration
     ApiKey.CREATE_ACLS: _ALTER,
     ApiKey.DELETE_ACLS: _ALTER,

@@ -42,6 +42,8 @@ COMMANDS = {
     "cluster": "riverrun.cli.cluster.command",
     "quorum": "riverrun.cli.quorum.command",
     "top": "riverrun.cli.top.command",
+    "users": "riverrun.cli.access.users_command",
+    "acls": "riverrun.cli.access.acls_command",
     "certs": "riverrun.cli.certs.command",
     "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",

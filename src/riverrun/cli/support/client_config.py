@@ -79,10 +79,26 @@ def command_properties(
     """The client settings of a command. Exits if the file cannot be read."""
     path = flag or environment.get(COMMAND_CONFIG_VARIABLE) or context.get("command-config")
     found = _read(Path(str(path)).expanduser()) if path else {}
-    for variable, name in VARIABLES.items():
-        if environment.get(variable):
-            found[name] = environment[variable]
-    return found
+    given = {
+        name: environment[variable]
+        for variable, name in VARIABLES.items()
+        if environment.get(variable)
+    }
+    if "sasl.username" in given or "sasl.password" in given:
+        found |= _login_of(found.pop("sasl.jaas.config", ""))
+    return found | given
+
+
+def _login_of(jaas: str) -> dict[str, str]:
+    """The user and password in a JAAS configuration, under the names that variables override."""
+    from riverrun.security.jaas import JaasError, parse_jaas
+
+    try:
+        entry = parse_jaas(jaas)
+    except JaasError:
+        return {}
+    login = {"sasl.username": entry.username, "sasl.password": entry.password}
+    return {name: text for name, text in login.items() if text is not None}
 
 
 def _read(path: Path) -> dict[str, str]:

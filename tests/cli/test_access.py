@@ -1,0 +1,157 @@
+"""`up --secure`, `users` and `acls` against a real node, with real clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+pytestmark = pytest.mark.slow
+
+READY_SECONDS_MAX = 60
+
+
+class SecureNode:
+    """One node, started by `up --secure`, and commands against it."""
+
+    def __init__(self, data: Path) -> None:
+        words = ["up", "--secure", "--nodes", "1", "--port", "0", "--json", "--data", str(data)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "riverrun", *words], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], READY_SECONDS_MAX)
+        assert ready, "the node does not start"
+        self.told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self.bootstrap: str = self.told["bootstrap"]
+        self.security: dict[str, str] = self.told["security"]
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(30)
+
+    def run(
+        self, *words: str, given: str = "", environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "riverrun", *words],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={
+                **os.environ,
+                "RIVERRUN_BOOTSTRAP": self.bootstrap,
+                "RIVERRUN_COMMAND_CONFIG": self.security["properties"],
+                **(environment or {}),
+            },
+        )
+
+    def produce(self, user: str, password: str, topic: str) -> str:
+        """The name of the error of one produced record; empty if it was acknowledged."""
+        errors: list[str] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": user,
+                "sasl.password": password,
+                "ssl.ca.location": self.security["ca"],
+                "message.timeout.ms": 20_000,
+            }
+        )
+        producer.produce(
+            topic, b"x", on_delivery=lambda error, _: errors.append(error.name() if error else "")
+        )
+        producer.flush(30)
+        return errors[0]
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureNode]:
+    node = SecureNode(tmp_path_factory.mktemp("secure") / "data")
+    yield node
+    assert node.stop() == 0
+
+
+def test_up_prints_how_to_log_in_and_protects_its_files(secure: SecureNode) -> None:
+    assert secure.security["protocol"] == "SASL_SSL"
+    assert secure.security["mechanism"] == "SCRAM-SHA-512"
+    for name in ("properties", "ca"):
+        assert Path(secure.security[name]).exists()
+    for path in Path(secure.security["properties"]).parent.glob("*"):
+        if path.name != "ca.pem":
+            assert path.stat().st_mode & 0o077 == 0, f"others may read {path.name}"
+
+
+def test_a_user_gets_in_with_its_password_and_does_only_what_rules_allow(
+    secure: SecureNode,
+) -> None:
+    added = secure.run("users", "add", "alice", "--password-file", "-", given="s3cret\n")
+    assert added.returncode == 0, added.stderr
+    assert secure.run("topics", "create", "orders").returncode == 0
+    assert secure.produce("alice", "s3cret", "orders") == "TOPIC_AUTHORIZATION_FAILED"
+    words = ["--user", "alice", "--role", "producer", "--topic", "orders"]
+    assert secure.run("acls", "add", *words).returncode == 0
+    assert secure.produce("alice", "s3cret", "orders") == ""
+    right = ("--user", "alice", "--topic", "orders", "--operation")
+    allowed = secure.run("acls", "check", *right, "Write")
+    assert allowed.stdout == "allowed: ALLOW User:alice from * WRITE on TOPIC orders\n"
+    denied = secure.run("acls", "check", *right, "Read")
+    assert (denied.returncode, denied.stdout[:7]) == (1, "denied:")
+    listed = secure.run("acls", "list", "--topic", "orders", "--json")
+    assert [row["operation"] for row in json.loads(listed.stdout)] == [
+        "Write",
+        "Create",
+        "Describe",
+    ]
+    assert secure.run("acls", "remove", "--user", "alice", "--yes").returncode == 0
+    assert secure.produce("alice", "s3cret", "orders") == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def test_a_changed_password_replaces_the_old_one(secure: SecureNode) -> None:
+    assert secure.run("users", "add", "bob", "--password-file", "-", given="one").returncode == 0
+    again = secure.run("users", "add", "bob", "--password-file", "-", given="two")
+    assert again.returncode == 1
+    assert "riverrun users password bob" in again.stderr
+    changed = secure.run("users", "password", "bob", "--password-file", "-", given="two")
+    assert changed.returncode == 0, changed.stderr
+    login = {"RIVERRUN_SASL_USERNAME": "bob", "RIVERRUN_SASL_PASSWORD": "one"}
+    refused = secure.run("topics", "list", environment=login)
+    assert "the login failed" in refused.stderr
+    assert "one" not in refused.stderr.split()
+    accepted = secure.run("topics", "list", environment=login | {"RIVERRUN_SASL_PASSWORD": "two"})
+    assert accepted.returncode == 0, accepted.stderr
+    assert secure.run("users", "remove", "bob", "--yes").returncode == 0
+    assert secure.run("users", "remove", "bob", "--yes").returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["acls", "add", "--user", "a", "--topic", "t"], "name a right"),
+        (["acls", "add", "--user", "a", "--operation", "Read"], "name a resource"),
+        (["acls", "add", "--user", "a", "--topic", "t", "--operation", "Fly"], "choose one of"),
+        (["acls", "add", "--user", "a", "--topic", "t", "--role", "consumer"], "--group"),
+        (["acls", "remove"], "name a user or a resource"),
+        (["users", "add", "x"], "no password"),
+        (["users", "add", "x", "--mechanism", "PLAIN"], "SCRAM-SHA-256"),
+    ],
+)
+def test_incomplete_commands_say_what_is_missing(
+    secure: SecureNode, words: list[str], reason: str
+) -> None:
+    done = secure.run(*words)
+    assert done.returncode == 2
+    assert reason in done.stderr

@@ -7,6 +7,7 @@ request is never sent.
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from pyspark_riverrun.delivery.record import (
     DeliveryLost,
     DeliveryState,
     OpenTransaction,
+    task_id,
 )
 from pyspark_riverrun.delivery.requests import (
     end_transaction,
@@ -428,6 +430,34 @@ def test_a_batch_write_with_a_version_is_written_once(world: World) -> None:
     assert last is not None and last.version == 8
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_random_crashes_deliver_each_record_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each batch is repeated until its commit returns, as Spark does."""
+    random = Random(seed)
+    for version in range(4):
+        is_done = False
+        while not is_done:
+            messages = world.batch(version)
+            if random.random() < 0.4:  # a task of another driver uses the same id
+                world.fence(task_id(world.application, "rows", random.randrange(2), 0))
+            match random.choice(("commit", "abort", "die", "die later", "other driver")):
+                case "commit":
+                    world.commit(messages, version)
+                    is_done = True
+                case "abort":
+                    world.abort([random.choice((one, None)) for one in messages], version)
+                case "die later" if not messages[0].is_decided:
+                    die_after_ends(world, monkeypatch, messages, random.randrange(2), version)
+                case "other driver":
+                    world.open_driver()
+                case _:
+                    pass
+    expected = Counter(value for version in range(4) for value in world.values(version))
+    assert Counter(world.seen()) == expected
+
+
 def test_a_node_killed_in_each_step_loses_and_doubles_nothing(node: Any, world: World) -> None:
     seen: Counter[str] = Counter()
     for version in range(3):
@@ -445,6 +475,7 @@ def die_after_ends(
     monkeypatch: pytest.MonkeyPatch,
     messages: Sequence[TaskCommit],
     ended: int,
+    version: int = 0,
 ) -> None:
     """Decide about the batch, but end only so many of its transactions."""
     left = iter(range(ended))
@@ -472,10 +503,13 @@ def die_after_ends(
 
             patch.setattr(driver, "_store", store_once)
             with pytest.raises(Died):
-                world.link.run(driver.decide(0, transactions))
+                world.link.run(driver.decide(version, transactions))
         else:
             with pytest.raises(Died):
-                world.commit(messages, 0)
+                world.commit(messages, version)
     # The decision is visible once its marker is written.
-    last = until(world.last, seconds=20, what="the decision")
-    assert last.state is DeliveryState.DECIDED
+    until(lambda: is_decided(world.last(), version), seconds=20, what=f"the decision of {version}")
+
+
+def is_decided(last: Delivery | None, version: int) -> bool:
+    return last is not None and last.version == version and last.state is DeliveryState.DECIDED

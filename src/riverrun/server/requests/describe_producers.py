@@ -1,4 +1,9 @@
-"""DescribeProducers: the producers that a partition's leader knows, and their open transactions.
+"""DescribeProducers: the producers that a replica knows, and their open transactions.
+
+Behaviour:
+
+* Followers respond too: administrators compare replicas, and search a broker for hanging
+  transactions.
 
 Version 0 (KIP-664).
 """
@@ -6,7 +11,6 @@ Version 0 (KIP-664).
 from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NO_EPOCH
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
@@ -67,7 +71,6 @@ def _described(
         partition = services.replicas.find(topic, index)
         if partition is None:
             raise KafkaError(missing(services, topic, index))
-        partition.check_leader(NO_EPOCH)
     except KafkaError as error:
         return PartitionResponse(
             partition_index=index,

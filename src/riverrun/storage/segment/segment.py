@@ -27,8 +27,6 @@ from riverrun.storage.settings import LogSettings
 
 INDEX_PIECE_BYTES = 4096
 """Index entries are collected up to this size before they are written."""
-TRANSACTIONS_PIECE = 64
-"""Aborted transactions are collected up to this number. Recovery finds them in the log."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -238,8 +236,8 @@ class Segment:
     @property
     def index_is_due(self) -> bool:
         """Whether enough entries are collected to write them."""
-        if len(self._pending_transactions) >= TRANSACTIONS_PIECE:
-            return True
+        if self._pending_transactions:
+            return True  # tools read the index of a running node
         return self.index is not None and len(self.index.pending) >= INDEX_PIECE_BYTES
 
     def write_indexes(self, files: Files, *, exactly: bool = False) -> None:

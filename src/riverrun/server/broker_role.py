@@ -126,6 +126,7 @@ class BrokerRole:
             transactional_produces=TransactionalProduces(self._coordinators.verifier),
             copy_checker=CopyChecker(replicas, settings.node_id, node.log_manager, digester),
         )
+        self._sweeper = self._coordinators.sweeper(replicas)
         self._coordinated = coordinated_topics(services)
         self._is_started = False
         self._fetchers = _build_fetchers(services)
@@ -176,6 +177,7 @@ class BrokerRole:
         tasks.start(self._fetchers.run(), name="followers")
         tasks.start(self._isr_sender.run(), name="in-sync replicas")
         self._moves.start(tasks)
+        tasks.start(self._sweeper.run(), name="late transactions")
 
     async def serve(self) -> None:
         """Send heartbeats. Returns when the broker is unfenced. Its listeners must be open."""

@@ -40,6 +40,15 @@ class TransactionSettings(Settings):
         doc="How long to wait before another attempt to abort a transaction that has timed out. "
         "The first attempt is made when it times out; Kafka checks at this interval.",
     )
+    sweep_interval_ms: int = setting(
+        MINUTE_MS,
+        name="transaction.sweeper.interval.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="How often leaders look for transactions that are open longer than "
+        "transaction.max.timeout.ms and five minutes, and abort those that no coordinator knows "
+        "(Kafka leaves them to kafka-transactions).",
+    )
     topic_partitions: int = setting(
         50,
         name="transaction.state.log.num.partitions",

@@ -1,0 +1,154 @@
+"""The sweeper aborts late transactions that no coordinator knows, and no others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from riverrun.metadata.image import NO_LEADER, Image, TopicImage
+from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.model.names import TRANSACTIONS_TOPIC
+from riverrun.ports.metrics import Metrics
+from riverrun.server.requests import write_txn_markers
+from riverrun.server.transactions.sweeper import LATE_BUFFER_MS, TransactionSweeper
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages import describe_transactions_response as described
+from riverrun.wire.messages import list_transactions_response as listed
+from tests.server.requests.leader_node import ME, Node
+from tests.server.requests.test_transactional_produce import TransactionalNode, data
+from tests.storage.machines import NOW_MS
+
+TIMEOUT_MS = 60_000
+LATE_MS = NOW_MS + TIMEOUT_MS + LATE_BUFFER_MS + 1
+
+
+class Sweep:
+    """A leader with an open transaction of producer 5, and coordinators that answer."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.now_ms = LATE_MS
+        self.known: list[tuple[int, str]] = []
+        """Producer id and state of the coordinators' transactions in the partition."""
+        self.code = ErrorCode.NONE
+        self.image = with_coordinators(node.image, (ME,))
+        self.metrics = Metrics()
+        self.sweeper = TransactionSweeper(
+            node.replicas,
+            node_id=ME,
+            image=lambda: self.image,
+            request=self._request,
+            timeout_max_ms=lambda: TIMEOUT_MS,
+            interval_ms=lambda: 1000,
+            clock=SimpleNamespace(now_ms=lambda: self.now_ms, monotonic=lambda: 0.0),
+            metrics=self.metrics,
+        )
+
+    async def _request(self, node: NodeId, key: ApiKey, message: Any) -> Any:
+        context: Any = None
+        if key is ApiKey.WRITE_TXN_MARKERS:
+            return await write_txn_markers.handle(self.node.services, context, message)
+        if key is ApiKey.LIST_TRANSACTIONS:
+            return listed.ListTransactionsResponse(
+                throttle_time_ms=0,
+                error_code=self.code,
+                transaction_states=tuple(
+                    listed.TransactionState(
+                        transactional_id=f"id-{producer}",
+                        producer_id=producer,
+                        transaction_state=state,
+                    )
+                    for producer, state in self.known
+                    if producer in message.producer_id_filters
+                ),
+            )
+        return described.DescribeTransactionsResponse(
+            throttle_time_ms=0,
+            transaction_states=tuple(
+                described.TransactionState(
+                    error_code=ErrorCode.NONE,
+                    transactional_id=f"id-{producer}",
+                    transaction_state=state,
+                    transaction_timeout_ms=TIMEOUT_MS,
+                    transaction_start_time_ms=0,
+                    producer_id=producer,
+                    producer_epoch=0,
+                    topics=(described.TopicData(topic="topic", partitions=(0,)),),
+                )
+                for producer, state in self.known
+            ),
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self.node.partition().log.producers.first_unstable is not None
+
+
+def with_coordinators(image: Image, leaders: tuple[NodeId, ...]) -> Image:
+    pattern = image.topics_by_name[TopicName("topic")].partitions[0]
+    topic = TopicImage(
+        name=TopicName(TRANSACTIONS_TOPIC),
+        id=TopicId(UUID(int=9)),
+        partitions=tuple(replace(pattern, leader=leader) for leader in leaders),
+    )
+    return replace(image, topics_by_name={**image.topics_by_name, topic.name: topic})
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_swept"),
+    [
+        ({}, True),
+        ({"now_ms": LATE_MS - 2}, False),
+        ({"known": [(5, "Ongoing")]}, False),
+        ({"known": [(5, "PrepareAbort")]}, False),
+        ({"known": [(5, "CompleteCommit")]}, True),
+        ({"known": [(6, "Ongoing")]}, True),
+        ({"code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "known": []}, False),
+    ],
+)
+def test_only_late_transactions_without_a_coordinator_are_aborted(
+    changes: dict[str, Any], is_swept: bool
+) -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+        for name, value in changes.items():
+            setattr(sweep, name, value)
+        await sweep.sweeper.sweep()
+        assert sweep.is_open is not is_swept
+
+    node.run(scenario())
+
+
+def test_nothing_is_aborted_while_a_coordinator_has_no_leader() -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+        sweep.image = with_coordinators(node.image, (ME, NO_LEADER))
+        await sweep.sweeper.sweep()
+        assert sweep.is_open
+
+    node.run(scenario())
+
+
+def test_late_partitions_are_counted() -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+        assert [one.partition.topic for one in sweep.sweeper.late()] == ["topic"]
+        await sweep.sweeper.sweep()
+        assert not list(sweep.sweeper.late())
+        assert sweep.metrics.counter("riverrun_transactions_swept_total", "").value == 1
+
+    node.run(scenario())

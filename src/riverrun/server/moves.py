@@ -68,6 +68,7 @@ def _build_rollbacks(services: BrokerServices, channel: ControllerChannel) -> Ro
     return Rollbacks(
         services.replicas,
         services.settings.node_id,
+        image=lambda: services.metadata.current,
         send=send,
         settings=lambda: current_settings(services),
         disk=CopyDisk(is_full=lambda: services.log_manager.is_disk_full, used_ratio=used_ratio),

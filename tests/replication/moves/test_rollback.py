@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
+from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.ports.metrics import SECONDS_BOUNDS, Histogram, Metrics
 from riverrun.replication.moves.latency import WINDOW_SECONDS, ProduceLatency
 from riverrun.replication.moves.rollback import CHECK_SECONDS, CopyDisk, Rollbacks
@@ -165,9 +167,13 @@ class OneReplica:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self.peers = SimpleNamespace(is_alive=lambda _: True)
+        self.unopened = {"full": None}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter([self._leader.partition])
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        return None
 
 
 class Disk:
@@ -187,6 +193,7 @@ def run_for(
     node: NodeId = ME,
     disk: Disk | None = None,
     requested: RollbackReason | None = None,
+    image: Image | None = None,
 ) -> Metrics:
     machine, metrics = Machine(), Metrics()
     loop = VirtualLoop(machine.clock)
@@ -196,6 +203,7 @@ def run_for(
         rollbacks = Rollbacks(
             OneReplica(leader),  # type: ignore[arg-type]
             node,
+            image=lambda: image or Image(),
             send=controller.send,
             settings=lambda: ReplicationSettings(reassignment_stall_ms=timeout_ms),
             disk=CopyDisk(is_full=lambda: space.is_full, used_ratio=space.used_ratio),
@@ -272,6 +280,18 @@ def test_copy_on_a_full_disk_is_rolled_back() -> None:
     disk.is_full = True
     run_for(3, arriving(), controller, node=THREE, disk=disk)
     assert len(controller.asked) == 1
+
+
+def test_copy_whose_log_found_no_room_is_rolled_back() -> None:
+    controller, disk = Controller(), Disk()
+    disk.used = 1.0
+    leader = Leader()
+    state = replace(leader.state, isr=(ME, TWO), adding=(THREE,))
+    topic = TopicImage(name=TopicName("full"), id=TopicId(UUID(int=1)), partitions=(state,))
+    image = replace(Image(), topics_by_name={topic.name: topic})
+    metrics = run_for(3, leader, controller, node=THREE, disk=disk, image=image)
+    assert [topic.name for request in controller.asked for topic in request.topics] == ["full"]
+    assert counted(metrics) == {"disk": 1}
 
 
 def test_full_disk_of_another_replica_rolls_nothing_back() -> None:

@@ -13,8 +13,9 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
+from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.aio import StallCredit
 from riverrun.ports.clock import Clock
@@ -80,6 +81,7 @@ class Rollbacks:
         replicas: Replicas,
         node_id: NodeId,
         *,
+        image: Callable[[], Image],
         send: SendCancels,
         settings: Callable[[], ReplicationSettings],
         disk: CopyDisk,
@@ -90,6 +92,7 @@ class Rollbacks:
         """``settings`` returns the current settings."""
         self._replicas = replicas
         self._node_id = node_id
+        self._image = image
         self._send = send
         self._settings = settings
         self._disk = disk
@@ -101,7 +104,7 @@ class Rollbacks:
         self._wake = asyncio.Event()
         self._space_due = 0.0
         self._is_above_ceiling = False
-        self._asked: dict[Partition, float] = {}
+        self._asked: dict[TopicPartition, float] = {}
         """When a cancel was last asked for."""
         self._counters = {
             reason: metrics.counter(
@@ -136,8 +139,6 @@ class Rollbacks:
         moving = [one for one in self._replicas if one.image.adding]
         led = [one for one in moving if one.is_leader]
         found, self._requested = self._requested, {}
-        for partition, replica in (await self._above_ceiling(moving, now, settings)).items():
-            found.setdefault(partition, _Rollback(RollbackReason.DISK, replica))
         limit = _seconds(settings.reassignment_stall_ms)
         for partition, replica in self._progress.check(led, now, limit).items():
             found.setdefault(partition, _Rollback(RollbackReason.STALLED, replica))
@@ -154,78 +155,83 @@ class Rollbacks:
             for partition in copying:
                 rollback = _Rollback(RollbackReason.LATENCY, partition.image.adding[0])
                 found.setdefault(partition, rollback)
-        await self._cancel(self._allowed(found, now))
+        wanted = {
+            partition.name: rollback
+            for partition, rollback in found.items()
+            if partition.image.adding and may_cancel(partition)
+        }
+        arriving = self._arriving(moving)
+        if arriving and await self._is_disk_short(now, settings):
+            rollback = _Rollback(RollbackReason.DISK, self._node_id)
+            wanted.update(dict.fromkeys(arriving, rollback))
+        await self._cancel(self._allowed(wanted, now))
+        for partition in found:
+            self._progress.restart(partition, now)
 
-    async def _above_ceiling(
-        self, moving: Iterable[Partition], now: float, settings: ReplicationSettings
-    ) -> dict[Partition, NodeId]:
-        """The copies that arrive here although the disk has no room for them."""
-        node = self._node_id
-        arriving = [one for one in moving if node in one.image.adding and node not in one.image.isr]
-        if not arriving:
-            return {}
+    async def _is_disk_short(self, now: float, settings: ReplicationSettings) -> bool:
         if now >= self._space_due:
             self._space_due = now + SPACE_SECONDS
             used = await self._disk.used_ratio()
             self._is_above_ceiling = used > settings.reassignment_disk_ceiling
-        if not (self._is_above_ceiling or self._disk.is_full()):
-            return {}
-        return {one: node for one in arriving if node not in one.image.removing}
+        return self._is_above_ceiling or self._disk.is_full()
+
+    def _arriving(self, moving: Iterable[Partition]) -> list[TopicPartition]:
+        """The copies that arrive here, and those whose log could not even be created."""
+        node, image = self._node_id, self._image()
+        found = [
+            one.name
+            for one in moving
+            if node in one.image.adding and node not in one.image.isr and may_cancel(one)
+        ]
+        for name in self._replicas.unopened:
+            topic = image.topics_by_name.get(TopicName(name))
+            for index, state in enumerate(() if topic is None else topic.partitions):
+                is_copy = node in state.adding and self._replicas.find(name, index) is None
+                if is_copy and state.isr and not any(one in state.isr for one in state.adding):
+                    found.append(TopicPartition(TopicName(name), PartitionIndex(index)))
+        return found
 
     async def disk_failed(self) -> None:
         """Cancel the reassignments to this node before it stops. They cannot end."""
-        node = self._node_id
-        await self._cancel(
-            {
-                one: _Rollback(RollbackReason.DISK, node)
-                for one in self._replicas
-                if node in one.image.adding and node not in one.image.isr and may_cancel(one)
-            }
-        )
+        rollback = _Rollback(RollbackReason.DISK, self._node_id)
+        await self._cancel(dict.fromkeys(self._arriving(self._replicas), rollback))
 
-    def _allowed(self, found: dict[Partition, _Rollback], now: float) -> dict[Partition, _Rollback]:
+    def _allowed(
+        self, wanted: dict[TopicPartition, _Rollback], now: float
+    ) -> dict[TopicPartition, _Rollback]:
         self._asked = {
-            partition: asked_at
-            for partition, asked_at in self._asked.items()
+            name: asked_at
+            for name, asked_at in self._asked.items()
             if now - asked_at < AGAIN_SECONDS
         }
-        allowed = {
-            partition: rollback
-            for partition, rollback in found.items()
-            if partition.image.adding and partition not in self._asked and may_cancel(partition)
-        }
+        allowed = {name: one for name, one in wanted.items() if name not in self._asked}
         return dict(list(allowed.items())[:CANCELLED_MAX])
 
-    async def _cancel(self, found: dict[Partition, _Rollback]) -> None:
-        if not found:
+    async def _cancel(self, wanted: dict[TopicPartition, _Rollback]) -> None:
+        if not wanted:
             return
-        now = self._clock.monotonic()
-        for partition, rollback in found.items():
+        for name, rollback in wanted.items():
             log.warning(
                 "reassignment is rolled back",
-                partition=str(partition.name),
+                partition=str(name),
                 reason=rollback.reason.value,
                 replica=rollback.replica,
             )
-            self._asked[partition] = now
-            self._progress.restart(partition, now)
+            self._asked[name] = self._clock.monotonic()
         try:
-            response = await self._send(_request_of(found))
+            response = await self._send(_request_of(wanted))
         except (OSError, KafkaError) as error:
             log.warning("reassignments not cancelled", error=str(error))
             return
-        by_name = {(str(one.name.topic), int(one.name.partition)): one for one in found}
         for topic in response.responses:
             for row in topic.partitions:
-                moved = by_name.get((topic.name, row.partition_index))
-                if moved is None:
-                    continue
-                if row.error_code is ErrorCode.NONE:
-                    self._counters[found[moved].reason].value += 1
+                name = TopicPartition(TopicName(topic.name), PartitionIndex(row.partition_index))
+                if row.error_code is ErrorCode.NONE and name in wanted:
+                    self._counters[wanted[name].reason].value += 1
                 elif row.error_code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
                     log.warning(
                         "reassignment not cancelled",
-                        partition=str(moved.name),
+                        partition=str(name),
                         error=row.error_message or row.error_code.name,
                     )
 
@@ -235,11 +241,11 @@ def _seconds(limit_ms: int) -> float:
     return limit_ms / SECOND_MS if limit_ms >= 0 else float("inf")
 
 
-def _request_of(partitions: Iterable[Partition]) -> AlterPartitionReassignmentsRequest:
+def _request_of(names: Iterable[TopicPartition]) -> AlterPartitionReassignmentsRequest:
     topics: dict[str, list[ReassignablePartition]] = {}
-    for partition in partitions:
-        topics.setdefault(str(partition.name.topic), []).append(
-            ReassignablePartition(partition_index=partition.name.partition, replicas=None)
+    for name in names:
+        topics.setdefault(str(name.topic), []).append(
+            ReassignablePartition(partition_index=name.partition, replicas=None)
         )
     return AlterPartitionReassignmentsRequest(
         topics=tuple(

@@ -11,6 +11,7 @@ from tests.processes import free_ports
 load = pytest.importorskip("riverrun.cli.benchmark.load", reason="needs the extra bench")
 compare = pytest.importorskip("riverrun.cli.benchmark.compare", reason="needs the extra bench")
 floor = pytest.importorskip("riverrun.cli.benchmark.floor", reason="needs the extra bench")
+scale = pytest.importorskip("riverrun.cli.benchmark.scale", reason="needs the extra bench")
 
 
 def test_latency_counts_only_new_records(cli: Cli, name: str) -> None:
@@ -66,3 +67,14 @@ def test_a_ratio_above_one_means_riverrun_is_better(
 
 def test_memory_is_touched_in_whole_megabytes() -> None:
     assert floor.touch_memory(3_500_000) == 3_000_000
+
+
+@pytest.mark.timeout(180)
+def test_scale_is_measured_with_the_failures_of_a_broker_and_the_controller() -> None:
+    report = scale.measure(partitions=600, topic_partitions=200, idle_seconds=1.0)
+    figures = {aim.name: aim.value for aim in report.aims}
+    assert figures["600 partitions created"] < 60
+    for words in ("a broker", "the controller"):
+        assert figures[f"failover of {words}: others lead all partitions"] < 20
+        assert f"start of {words} after kill -9: all replicas in sync" in figures
+    assert any("preferred leaders elected on request" in name for name in figures)

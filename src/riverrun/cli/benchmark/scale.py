@@ -42,7 +42,9 @@ NO_LEADER = -1
 Condition = Callable[[Sequence[MetadataResponsePartition]], bool]
 
 
-def measure(*, partitions: int, topic_partitions: int) -> QuorumBenchReport:
+def measure(
+    *, partitions: int, topic_partitions: int, idle_seconds: float = IDLE_SECONDS
+) -> QuorumBenchReport:
     """Run everything on a new cluster of three nodes."""
     report = QuorumBenchReport()
     names = [f"wide-{number}" for number in range(max(partitions // topic_partitions, 1))]
@@ -50,13 +52,15 @@ def measure(*, partitions: int, topic_partitions: int) -> QuorumBenchReport:
         load.create_topic(cluster.bootstrap, STEADY, 1, NODES)
         servers = Servers(cluster.pids)
         empty_mb = servers.resident_megabytes()
-        report.add("idle, 1 partition: CPU of all nodes", _idle_cpu(servers), "%")
+        idle = _idle_cpu(servers, idle_seconds)
+        report.add("idle, 1 partition: CPU of all nodes", idle, "%")
         with _pause_of_producer(cluster, report, "creation"):
             seconds = _create(cluster, names, topic_partitions)
         report.add(f"{partitions:,} partitions created", seconds, "s")
         report.add("memory for each replica", _bytes_each(servers, empty_mb, partitions), "bytes")
         _settle(servers)
-        report.add(f"idle, {partitions:,} partitions: CPU of all nodes", _idle_cpu(servers), "%")
+        idle = _idle_cpu(servers, idle_seconds)
+        report.add(f"idle, {partitions:,} partitions: CPU of all nodes", idle, "%")
         _fail_over(cluster, report, names)
         _restart(cluster, report, names)
     return report
@@ -66,11 +70,11 @@ def _bytes_each(servers: Servers, empty_mb: float, partitions: int) -> float:
     return (servers.resident_megabytes() - empty_mb) * load.MB / (partitions * NODES)
 
 
-def _idle_cpu(servers: Servers) -> float:
+def _idle_cpu(servers: Servers, seconds: float) -> float:
     """Percent of one core."""
     before = servers.cpu_seconds()
-    time.sleep(IDLE_SECONDS)
-    return (servers.cpu_seconds() - before) / IDLE_SECONDS * 100
+    time.sleep(seconds)
+    return (servers.cpu_seconds() - before) / seconds * 100
 
 
 def _settle(servers: Servers) -> None:

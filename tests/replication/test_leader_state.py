@@ -415,6 +415,21 @@ def test_stall_of_the_leader_removes_no_follower_of_a_quiet_partition() -> None:
     assert leader.partition.proposal is None
 
 
+def test_partition_is_quiet_while_the_broker_of_a_replica_out_of_sync_is_fenced() -> None:
+    leader = Leader(isr=(ME, TWO))
+    leader.fetch(TWO, 0)
+    fenced = replace(broker(THREE), is_fenced=True)
+    leader.image = replace(leader.image, brokers={**leader.image.brokers, THREE: fenced})
+    leader.fetch(THREE, 0)
+    leader.partition.check_isr()
+    assert leader.partition.is_quiet
+    assert leader.partition.proposal is None
+    leader.image = replace(leader.image, brokers={**leader.image.brokers, THREE: broker(THREE)})
+    assert not leader.partition.is_quiet, "it fetched before this node knew that it is back"
+    leader.partition.check_isr()
+    assert leader.proposal().isr == (ME, TWO, THREE)
+
+
 def test_image_ends_a_quiet_time() -> None:
     leader = Leader()
     idle(leader, 1)

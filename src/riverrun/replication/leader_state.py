@@ -75,6 +75,7 @@ class LeaderState:
         "_node_id",
         "_not_before",
         "_peers",
+        "_quiet_brokers",
         "_quiet_end",
         "_replicas",
         "epoch",
@@ -108,6 +109,7 @@ class LeaderState:
         self._peers = peers
         self._not_before = NEVER
         self._quiet_end = -1
+        self._quiet_brokers = peers.brokers
         self.is_recovering = False
         self._adding: tuple[NodeId, ...] = ()
         self.unverified: tuple[FollowerProgress, ...] = ()
@@ -238,7 +240,7 @@ class LeaderState:
 
     def is_quiet(self, leader_end: int) -> bool:
         """Whether the last check found nothing to do, and nothing has changed since."""
-        return self._quiet_end == leader_end
+        return self._quiet_end == leader_end and self._quiet_brokers is self._peers.brokers
 
     def end_quiet(self) -> None:
         """Something changed: account for the checks that were left out.
@@ -251,8 +253,13 @@ class LeaderState:
             self._quiet_end = -1
 
     def _is_settled(self, leader_end: int) -> bool:
-        """Whether all replicas are in sync and hold the whole log."""
-        if self.pending is not None or self.is_recovering or self.out_of_sync:
+        """Whether all replicas are in sync and hold the whole log, except those of dead brokers.
+
+        They have to fetch before they can join, or their brokers change.
+        """
+        if self.pending is not None or self.is_recovering:
+            return False
+        if any(self._peers.is_alive(follower.node) for follower in self.out_of_sync):
             return False
         return all(f.end_offset >= leader_end and f.lag is None for f in self.in_sync)
 
@@ -268,7 +275,7 @@ class LeaderState:
             if follower.lag is not None or messages > limits.lag_messages:
                 follower.lag = next_lag_window(limits, follower.lag, messages=messages, now=now)
         if self._is_settled(leader_end):
-            self._quiet_end = leader_end
+            self._quiet_end, self._quiet_brokers = leader_end, peers.brokers
             return
         if self.pending is not None or now < self._not_before:
             return

@@ -7,10 +7,10 @@ Fenced brokers and brokers in controlled shutdown do not join an ISR (KIP-841).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from riverrun.metadata.image import Image
+from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.ids import NodeId
 from riverrun.ports.metrics import Counter, Metrics
 from riverrun.replication.isr import IsrLimits
@@ -79,6 +79,11 @@ class Peers:
         self.rejected: Counter = counted.counter(
             "riverrun_isr_proposals_rejected_total", "ISR changes that the controller rejected."
         )
+
+    @property
+    def brokers(self) -> Mapping[NodeId, BrokerImage]:
+        """The registrations. Images share them until one changes."""
+        return self._image().brokers
 
     def epoch_of(self, node: NodeId) -> int:
         broker = self._image().brokers.get(node)

@@ -9,6 +9,8 @@ from structlog.testing import capture_logs
 
 from riverrun.model.errors import ErrorCode
 from riverrun.replication.follower.followed_partition import FollowState
+from riverrun.replication.follower.plan import PARTITIONS_ADDED_MAX
+from riverrun.replication.follower.session import NO_SESSION, FollowerFetchSession
 from riverrun.storage.settings import LogSettings
 from tests.storage.machines import batch, read_all
 
@@ -84,12 +86,13 @@ def test_no_fetch_is_sent_before_registration() -> None:
 
 def test_partitions_share_a_session_and_fetches_name_only_changed_ones() -> None:
     async def steps(scenario: Scenario) -> None:
-        count = 1000
+        count = 2 * PARTITIONS_ADDED_MAX
         led = [scenario.leads(scenario.first, index) for index in range(count)]
         replicas = [scenario.replica(index) for index in range(count)]
         scenario.follow(*replicas)
-        await scenario.until(lambda: len(scenario.first.calls) >= 2)
-        assert len(scenario.first.calls[0].partitions) == count
+        await scenario.until(lambda: len(scenario.first.calls) >= 3)
+        named = [len(call.partitions) for call in scenario.first.calls]
+        assert named == [PARTITIONS_ADDED_MAX, PARTITIONS_ADDED_MAX, 0], "a few in each request"
         for index in (3, 500, 999):
             led[index].append(b"value")
         before = len(scenario.first.calls)
@@ -100,6 +103,15 @@ def test_partitions_share_a_session_and_fetches_name_only_changed_ones() -> None
         assert len(scenario.loop.connects) == 1
 
     run(steps)
+
+
+def test_every_fetch_names_all_partitions_if_the_leader_keeps_no_session() -> None:
+    session = FollowerFetchSession()
+    assert session.is_kept
+    session.accepted(NO_SESSION)
+    assert not session.is_kept
+    session.accepted(7)
+    assert session.is_kept
 
 
 def test_large_backlog_of_many_partitions_is_fetched_fairly() -> None:

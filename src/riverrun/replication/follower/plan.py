@@ -32,6 +32,11 @@ from riverrun.wire.fetch_client import FollowerFetchResponse
 SLICE_BYTES = 256 * 1024
 SLICE_BATCHES = 256
 """Limits of one slice: a few milliseconds of the event loop."""
+PARTITIONS_ADDED_MAX = 500
+"""Partitions that one request adds to the session. The leader serves a request in one iteration of
+its event loop, and a follower may have ten thousand partitions of one leader."""
+SHORTEST_WAIT_MS = 1
+"""While more partitions are to be added, the leader does not hold the request."""
 _QUIET_ATTEMPTS = 4
 """Attempts before an error that stale metadata explains is logged."""
 _REPORT_AFTER_SECONDS = 2.0
@@ -139,42 +144,67 @@ class FetchPlan:
         if self._unreported and now >= self._report_due:
             self._report_failures()
         session = self.session
-        wanted: list[FetchPartition] = []
-        forgotten: list[Key] = []
-        bytes_max = self.settings.bytes_max
+        room = PARTITIONS_ADDED_MAX if session.is_kept else len(self.partitions)
         if session.epoch == INITIAL_EPOCH:
-            for followed in self.partitions.values():
-                followed.requested = None
-                if followed.state is FollowState.FETCHING:
-                    followed.requested = entry = followed.to_fetch(bytes_max)
-                    wanted.append(entry)
-            self._requested_count = len(wanted)
+            wanted, later = self._request_all(room)
+            forgotten: list[Key] = []
         else:
-            if self._unfollowed:
-                forgotten += self._unfollowed
-                self._requested_count -= len(forgotten)
-            for followed in self._changed:
-                known = followed.requested
-                if followed.state is not FollowState.FETCHING:
-                    if known is not None:
-                        forgotten.append(followed.key)
-                        followed.requested = None
-                        self._requested_count -= 1
-                    continue
-                entry = followed.to_fetch(bytes_max)
-                if known != entry:
-                    followed.requested = entry
-                    wanted.append(entry)
-                    self._requested_count += known is None
+            wanted, forgotten, later = self._request_changed(room)
         self._unfollowed.clear()
-        self._changed.clear()
+        self._changed = later
         if not self._requested_count:
             session.restart()  # An empty session would only occupy the leader's cache.
             return None
         wait_ms = self.settings.wait_max_ms
-        if self._delayed:
+        if later:
+            wait_ms = SHORTEST_WAIT_MS
+        elif self._delayed:
             wait_ms = max(min(wait_ms, int((self._delayed[0][0] - now) * 1000) + 1), 1)
         return PlannedFetch(session.id, session.epoch, wanted, forgotten, wait_ms)
+
+    def _request_all(self, room: int) -> tuple[list[FetchPartition], dict[FollowedPartition, None]]:
+        """The entries of a new session, and the partitions to add later."""
+        wanted: list[FetchPartition] = []
+        later: dict[FollowedPartition, None] = {}
+        for followed in self.partitions.values():
+            followed.requested = None
+            if followed.state is not FollowState.FETCHING:
+                continue
+            if len(wanted) == room:
+                later[followed] = None
+                continue
+            followed.requested = entry = followed.to_fetch(self.settings.bytes_max)
+            wanted.append(entry)
+        self._requested_count = len(wanted)
+        return wanted, later
+
+    def _request_changed(
+        self, room: int
+    ) -> tuple[list[FetchPartition], list[Key], dict[FollowedPartition, None]]:
+        """New and changed entries of the session, those to remove, and partitions to add later."""
+        wanted: list[FetchPartition] = []
+        forgotten: list[Key] = list(self._unfollowed)
+        later: dict[FollowedPartition, None] = {}
+        self._requested_count -= len(forgotten)
+        for followed in self._changed:
+            known = followed.requested
+            if followed.state is not FollowState.FETCHING:
+                if known is not None:
+                    forgotten.append(followed.key)
+                    followed.requested = None
+                    self._requested_count -= 1
+                continue
+            if known is None:
+                if not room:
+                    later[followed] = None
+                    continue
+                room -= 1
+            entry = followed.to_fetch(self.settings.bytes_max)
+            if known != entry:
+                followed.requested = entry
+                wanted.append(entry)
+                self._requested_count += known is None
+        return wanted, forgotten, later
 
     @property
     def next_due(self) -> float | None:

@@ -1,6 +1,6 @@
 """A fetch session as the follower sees it (KIP-227).
 
-The first request of a session names every partition, later requests name only changed ones. The
+The first requests of a session name every partition, later requests name only changed ones. The
 leader responds only with news. A lost response is lost news, so after any failure the session
 starts again with a full request.
 """
@@ -22,11 +22,13 @@ SESSION_ERRORS = (
 class FollowerFetchSession:
     """Id and epoch of the session with one leader."""
 
-    __slots__ = ("epoch", "id")
+    __slots__ = ("epoch", "id", "is_kept")
 
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = INITIAL_EPOCH
+        self.is_kept = True
+        """Whether the leader keeps sessions. Otherwise each request names every partition."""
 
     @property
     def is_full(self) -> bool:
@@ -39,6 +41,7 @@ class FollowerFetchSession:
 
     def accepted(self, session_id: int) -> None:
         """The leader accepted the request."""
+        self.is_kept = session_id != NO_SESSION
         if session_id == NO_SESSION:
             # The leader keeps no session for us: every request is a full one.
             self.id, self.epoch = NO_SESSION, INITIAL_EPOCH

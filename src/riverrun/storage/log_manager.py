@@ -46,8 +46,7 @@ TICK_SECONDS = 1.0
 FIRST_RETENTION_MS = 30 * SECOND_MS
 FLUSH_RETRY_SECONDS = 0.1
 NEW_LOGS_MAX = 200
-"""New logs that are flushed in one tick. Their syncs must not delay all other writes to the disk
-while thousands are created. A log with records that need a sync is flushed by its own settings."""
+"""New logs flushed in one tick: their syncs delay all other writes to the disk."""
 OPEN_LOGS = 20
 """Logs that a thread recovers in one call."""
 _logger = structlog.get_logger("riverrun.storage")
@@ -342,10 +341,8 @@ class LogManager:
     async def _flush_due_logs(self) -> None:
         """Flush logs that are due by their settings, a closed segment or unflushed bytes."""
         directory = self._directory
-        new, directory.created = (
-            directory.created[:NEW_LOGS_MAX],
-            directory.created[NEW_LOGS_MAX:],
-        )
+        new = directory.created[:NEW_LOGS_MAX]
+        del directory.created[:NEW_LOGS_MAX]
         rolled, directory.rolled = directory.rolled, {}
         whole = [log for log in dict.fromkeys([*new, *rolled]) if not log.is_offline]
         await self._flush_all(whole, whole=True)

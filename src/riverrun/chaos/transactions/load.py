@@ -105,19 +105,24 @@ class TransactionLoad:
         """Stop the feeders, let the chains process all inputs, and read everything."""
         self.feed.stop.set()
         self._join([feeder.name for feeder in self._feeders])
+        self._settle()
+        self._stop_chains.set()
+        self._join([chain.name for chain in self._chains])
+        # Again, because the topics are not read at one moment and the chains were running.
+        self._final = self._settle()
+        count = self.feed.history.commits
+        self._history.add("transactions", Action.NOTE, text=f"{count} transactions committed")
+
+    def _settle(self) -> FinalState:
+        """Wait until no transaction is open and all inputs are processed."""
         end = time.monotonic() + SETTLE_SECONDS_MAX
         while True:
             found = asyncio.run(self._read_all())
             if isinstance(found, FinalState):
-                break
+                return found
             if time.monotonic() > end:
                 raise ClusterFailed(f"{SETTLE_SECONDS_MAX:g} s after the last transaction, {found}")
             time.sleep(0.2)
-        self._stop_chains.set()
-        self._join([chain.name for chain in self._chains])
-        self._final = found
-        count = self.feed.history.commits
-        self._history.add("transactions", Action.NOTE, text=f"{count} transactions committed")
 
     def abandon(self) -> None:
         self.feed.stop.set()

@@ -25,7 +25,11 @@ class ZombieProcess:
     ) -> None:
         command = [sys.executable, "-m", __name__, bootstrap, transactional_id, topic, *values]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # librdkafka reports the fence there
+            text=True,
         )
 
     def wait_written(self) -> bool:

@@ -32,6 +32,8 @@ from riverrun.testing.transaction_history import (
 
 BATCH_MAX = 50
 POLL_SECONDS = 0.2
+COMMITTED_SECONDS_MAX = 5.0
+OFFSETS_SECONDS_MAX = 5.0
 Batch = dict[int, list[Row]]
 """Rows by input partition."""
 
@@ -66,6 +68,12 @@ class ChainContext:
 
 
 class ConfluentChain:
+    """Keeps its consumer when a transaction fails, and goes back to the committed offsets.
+
+    Meanwhile it polls the consumer. When all nodes were down, librdkafka 2.16 connects again only
+    after the application has taken all events from its queue.
+    """
+
     def __init__(self, context: ChainContext, name: str) -> None:
         self.name = name
         self._context = context
@@ -73,31 +81,31 @@ class ConfluentChain:
     def run(self) -> None:
         rng = random.Random(self.name)
         context = self._context
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": context.feed.bootstrap,
+                "group.id": context.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 500,
+                **QUICK,
+            }
+        )
+        consumer.subscribe([context.feed.topic])
         while not context.stop.is_set():
             producer = confluent_producer(context.feed.bootstrap, self.name)
-            consumer = confluent_kafka.Consumer(
-                {
-                    "bootstrap.servers": context.feed.bootstrap,
-                    "group.id": context.group,
-                    "enable.auto.commit": False,
-                    "auto.offset.reset": "earliest",
-                    "isolation.level": "read_committed",
-                    "session.timeout.ms": SESSION_MS,
-                    "heartbeat.interval.ms": 500,
-                    **QUICK,
-                }
-            )
             try:
                 producer.init_transactions(CALL_SECONDS_MAX)
-                consumer.subscribe([context.feed.topic])
+                _go_back(consumer)
                 while not context.stop.is_set():
                     batch = _rows(consumer.consume(BATCH_MAX, POLL_SECONDS))
                     if batch and not self._transact(producer, consumer, batch, rng):
-                        break  # a new consumer begins at the committed offsets
+                        _go_back(consumer)
             except confluent_kafka.KafkaException:
-                context.stop.wait(RECONNECT_SECONDS)
-            finally:
-                consumer.close()
+                consumer.consume(BATCH_MAX, RECONNECT_SECONDS)
+        consumer.close()
 
     def _transact(
         self,
@@ -119,7 +127,7 @@ class ConfluentChain:
                 for partition, rows in batch.items()
             ]
             producer.send_offsets_to_transaction(
-                offsets, consumer.consumer_group_metadata(), CALL_SECONDS_MAX
+                offsets, consumer.consumer_group_metadata(), OFFSETS_SECONDS_MAX
             )
             if rng.random() < ABORT_PROBABILITY:
                 producer.abort_transaction(CALL_SECONDS_MAX)
@@ -134,6 +142,14 @@ class ConfluentChain:
             return False
         context.feed.committed(self.name, record)
         return True
+
+
+def _go_back(consumer: confluent_kafka.Consumer) -> None:
+    """Continue at the committed offsets, once no transaction is about to change them."""
+    for at in consumer.committed(consumer.assignment(), COMMITTED_SECONDS_MAX):
+        if at.error is not None:
+            raise confluent_kafka.KafkaException(at.error)
+        consumer.seek(confluent_kafka.TopicPartition(at.topic, at.partition, max(at.offset, 0)))
 
 
 def _rows(messages: list[confluent_kafka.Message]) -> Batch:

@@ -64,7 +64,7 @@ ROLES: Final = {
 
 
 def register(app: typer.Typer) -> None:
-    acls = CommandApp(help="List, add and remove access rules, and explain why a user may or not.")
+    acls = CommandApp(help="List, add and remove access rules, and explain decisions.")
     acls.command("list")(list_acls)
     acls.command("add")(add)
     acls.command("remove")(remove)

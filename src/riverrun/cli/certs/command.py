@@ -24,7 +24,7 @@ DIRECTORY = Path("certs")
 
 def register(app: typer.Typer) -> None:
     certs = CommandApp(
-        help="Certificates for clusters with TLS: an authority, nodes and clients. They work with "
+        help="Certificates for TLS: an authority, nodes and clients. They work with "
         "Apache Kafka and its clients too."
     )
     certs.command("create-ca")(create_ca)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from riverrun.model.ids import NodeId
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, TopicPartition
 
 NEVER = -math.inf
 
@@ -117,3 +118,12 @@ def replicas_to_remove(
         behind.sort(key=lambda member: member.end_offset)
         removed += [member.node for member in behind[:spare]]
     return removed
+
+
+def not_enough_replicas(partition: TopicPartition, in_sync: int, minimum: int) -> KafkaError:
+    """The error of an append with acks=all."""
+    return KafkaError(
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        f"The size of the current ISR {in_sync} is insufficient to satisfy "
+        f"the min.isr requirement of {minimum} for partition {partition}",
+    )

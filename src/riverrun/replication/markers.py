@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NO_EPOCH, Offset
+from riverrun.replication.isr import not_enough_replicas
 from riverrun.replication.partition import Partition
 from riverrun.storage.markers import NewMarker
 
@@ -26,8 +27,9 @@ def append_markers(
     Raises KafkaError or OSError if none was appended.
     """
     partition.check_leader(NO_EPOCH)
-    if len(partition.isr) < partition.min_in_sync():
-        raise partition.not_enough_replicas()
+    in_sync, minimum = len(partition.isr), partition.min_in_sync()
+    if in_sync < minimum:
+        raise not_enough_replicas(partition.name, in_sync, minimum)
     log = partition.log
     errors: list[KafkaError | None] = []
     collected: dict[int, NewMarker] = {}

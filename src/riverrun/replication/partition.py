@@ -22,6 +22,7 @@ from riverrun.model.invariants import InvariantViolation
 from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.replication.fetch_watches import FetchWait, FollowerWatch
 from riverrun.replication.follower_progress import Contact, FollowerProgress
+from riverrun.replication.isr import not_enough_replicas
 from riverrun.replication.leader_state import IsrProposal, IsrVerdict, LeaderState
 from riverrun.replication.offset_waiters import OffsetWaiters, WaiterCallback
 from riverrun.replication.peers import Peers
@@ -215,13 +216,6 @@ class Partition:
         """
         return self.image.min_in_sync(self.log.settings.min_insync_replicas)
 
-    def not_enough_replicas(self) -> KafkaError:
-        return KafkaError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"The size of the current ISR {len(self.isr)} is insufficient to satisfy "
-            f"the min.isr requirement of {self.min_in_sync()} for partition {self.name}",
-        )
-
     def append(
         self,
         batch: bytearray | memoryview,
@@ -237,7 +231,7 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and len(leader_state.isr) < self.min_in_sync():
             self._refused_producers.add(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
-            raise self.not_enough_replicas()
+            raise not_enough_replicas(self.name, len(self.isr), self.min_in_sync())
         log = self.log
         before = log.end_offset
         try:
@@ -255,7 +249,7 @@ class Partition:
 
     def appended(self, size_bytes: int) -> None:
         """Records were appended as leader."""
-        self._readable.append(self.log.end_offset, size_bytes)
+        self._readable.uncommitted.append((self.log.end_offset, size_bytes))
         if self._watches:
             self._notify_followers(is_urgent=True)
         try:
@@ -264,9 +258,7 @@ class Partition:
             raise InvariantViolation(str(error)) from error
 
     def advance(self) -> None:
-        """Move the high watermark to the offset that every in-sync replica holds, and call the
-        waiters that it passes.
-        """
+        """Move the high watermark to the offset that all in-sync replicas hold. Call waiters."""
         leader_state = self._leader_state
         if leader_state is None:
             return  # A flush that began under our leadership may end after it.
@@ -283,11 +275,19 @@ class Partition:
         log.advance_high_watermark(held)
         if self._commit_waiters.queue:
             self._commit_waiters.reached(held)
-        readable = self._readable.advance(held, log.last_stable_offset)
-        for fetch in list(self._fetches):
-            fetch.progressed(self, readable)
+        self._note_readable(held)
         if self._watches:
             self._notify_followers(is_urgent=self._peers.are_followers_read)
+
+    def _note_readable(self, high_watermark: Offset) -> None:
+        """The high watermark has moved: wake fetches that have enough bytes now."""
+        log, readable = self.log, self._readable
+        is_stable = log.producers.first_unstable is None
+        readable.advance(high_watermark, high_watermark if is_stable else log.last_stable_offset)
+        if self._fetches:
+            news = readable.news
+            for fetch in list(self._fetches):
+                fetch.progressed(self, news)
 
     def _replicated_offset(self, leader_state: LeaderState, held: Offset) -> Offset:
         """The offset below which records may be committed, at most ``held``."""
@@ -427,14 +427,13 @@ class Partition:
         """Records were appended as a follower; ``high_watermark`` is the leader's."""
         log = self.log
         if size_bytes:
-            self._readable.append(log.end_offset, size_bytes)
+            self._readable.truncate(log.end_offset - 1)
+            self._readable.uncommitted.append((log.end_offset, size_bytes))
         held = min(Offset(high_watermark), log.end_offset)
         if held <= log.high_watermark:
             return
         log.advance_high_watermark(held)
-        readable = self._readable.advance(held, log.last_stable_offset)
-        for fetch in list(self._fetches):
-            fetch.progressed(self, readable)
+        self._note_readable(held)
 
     # Waiters
 

@@ -29,34 +29,43 @@ class NewlyReadable(NamedTuple):
 
 
 class ReadableBytes:
-    __slots__ = ("_stable_offset", "_uncommitted", "_unstable")
+    __slots__ = ("_stable_offset", "_unstable", "newly_stable", "newly_visible", "uncommitted")
 
     def __init__(self) -> None:
-        self._uncommitted: deque[tuple[int, int]] = deque()
-        """End offset and size in bytes of each append above the high watermark."""
+        self.uncommitted: deque[tuple[int, int]] = deque()
+        """End offset and size in bytes of each append above the high watermark. Partitions add
+        to it directly, because every append does."""
         self._unstable: deque[tuple[int, int]] = deque()
         """The same for appends between last stable offset and high watermark."""
         self._stable_offset = -1
+        self.newly_visible = 0
+        """The results of the last ``advance``. No tuple, because most appends wake no fetch."""
+        self.newly_stable = 0
+
+    @property
+    def news(self) -> NewlyReadable:
+        return NewlyReadable(self.newly_visible, self.newly_stable)
 
     def clear(self) -> None:
-        self._uncommitted.clear()
+        self.uncommitted.clear()
         self._unstable.clear()
         self._stable_offset = -1
 
-    def append(self, end: int, size: int) -> None:
-        uncommitted = self._uncommitted
-        while uncommitted and uncommitted[-1][0] >= end:
-            uncommitted.pop()  # The log was truncated below it.
-        uncommitted.append((end, size))
+    def truncate(self, end: int) -> None:
+        """Drop appends that end above an offset."""
+        uncommitted = self.uncommitted
+        while uncommitted and uncommitted[-1][0] > end:
+            uncommitted.pop()
 
-    def advance(self, high_watermark: int, stable_offset: int) -> NewlyReadable:
-        """Both offsets may have moved. The high watermark has."""
-        uncommitted, visible = self._uncommitted, 0
+    def advance(self, high_watermark: int, stable_offset: int) -> None:
+        """The high watermark has moved, and the last stable offset may have."""
+        uncommitted, visible = self.uncommitted, 0
         if stable_offset >= high_watermark and not self._unstable:
             while uncommitted and uncommitted[0][0] <= high_watermark:
                 visible += uncommitted.popleft()[1]
             self._stable_offset = stable_offset
-            return NewlyReadable(visible or UNKNOWN_BYTES, visible or UNKNOWN_BYTES)
+            self.newly_visible = self.newly_stable = visible or UNKNOWN_BYTES
+            return
         unstable = self._unstable
         while uncommitted and uncommitted[0][0] <= high_watermark:
             end, size = uncommitted.popleft()
@@ -70,4 +79,4 @@ class ReadableBytes:
         if stable_offset > self._stable_offset:
             self._stable_offset = stable_offset
             stable = stable or UNKNOWN_BYTES
-        return NewlyReadable(visible or UNKNOWN_BYTES, stable)
+        self.newly_visible, self.newly_stable = visible or UNKNOWN_BYTES, stable

@@ -104,8 +104,10 @@ def read_partition(
             result.aborted_below = partial(log.aborted_transactions, offset)
         if isinstance(found, ColdRead):
             result.cold = found
-        else:
+        elif is_committed_only:
             result.fill(found)
+        else:
+            result.data = found.data
     except KafkaError as error:
         return failed(code_for_consumer(partition, error.code))
     return result

@@ -1,6 +1,6 @@
 """ACLs, SCRAM credentials, quotas and delegation tokens, stored as their records by kind and key.
 
-No API serves them yet. They are kept so that a log or snapshot that contains them stays complete.
+The parts that use them read the records; see ``cluster/security``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ def replay_entry(record: Record) -> tuple[EntryKey, bool]:
         return (kind, cast("DelegationTokenRecord", record).token_id), kind == number
     if kind == CLIENT_QUOTA:
         quota = cast("ClientQuotaRecord", record)
-        entity = [part for each in quota.entity for part in (each.entity_type, each.entity_name)]
-        return (kind, *entity, quota.key), not quota.remove
+        return quota_key(quota), not quota.remove
     raise UnknownRecord(f"unexpected record {type(record).__name__}")
+
+
+def quota_key(quota: ClientQuotaRecord) -> EntryKey:
+    """The key of a quota. An entity is a set of names by type, so their order does not matter."""
+    parts = sorted(quota.entity, key=lambda part: part.entity_type)
+    names = [text for part in parts for text in (part.entity_type, part.entity_name)]
+    return (CLIENT_QUOTA, *names, quota.key)

@@ -42,7 +42,7 @@ from riverrun.wire.messages.offset_fetch_request import (
 from riverrun.wire.messages.sync_group_request import SyncGroupRequest
 from tests.cluster.fakes import make_configs
 from tests.coordinator.fakes import Node, run
-from tests.server.access import OPEN_ACCESS
+from tests.server.access import OPEN_ACCESS, no_quotas
 
 ORDERS = UUID(int=0xABCDEF)
 STRANGE = UUID(int=0x123456)
@@ -85,6 +85,7 @@ class Server:
         self.created: list[str] = []
         self.services: Any = SimpleNamespace(
             access=OPEN_ACCESS,
+            quotas=no_quotas(),
             groups=node.groups,
             metadata=self.metadata,
             forwarder=self,

@@ -5,6 +5,7 @@ State changes only when the records are replayed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 R = TypeVar("R")
+Permit = Callable[[int], None]
+"""Called with the number of partitions that a change creates or deletes; raises ``KafkaError`` if
+the client may not change so many now."""
 
 RECORDS_MAX: Final = 10_000
 """Records of one request, as in Kafka: they are written and replayed in one event-loop
@@ -26,6 +30,10 @@ class Decision(Struct, Generic[R], frozen=True, kw_only=True):
 
     records: tuple[Record, ...] = ()
     response: R
+
+
+def unlimited(partitions: int) -> None:
+    """Permits every change."""
 
 
 def check_size(count: int) -> None:

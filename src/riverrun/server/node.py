@@ -55,8 +55,10 @@ from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
 from riverrun.server.security.access import AccessControl
+from riverrun.server.security.client_quotas import ClientQuotas, exempt_listener_of
 from riverrun.server.security.first_user import first_user_records
 from riverrun.server.security.node_security import NodeSecurity, build_security
+from riverrun.server.security.request_throttle import RequestThrottle
 from riverrun.server.services import NodeServices
 from riverrun.server.settings import Address, NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
@@ -153,6 +155,7 @@ class Node:
         listener = self._listener = self._build_listener(services, router)
         services.metadata.subscribe(services.image_waits.published)
         services.metadata.subscribe(listener_updates(services, listener))
+        services.metadata.subscribe(services.quotas.published)
         services.metadata.on_leadership(services.controller.on_leadership)
         self._tasks.start(services.controller.run(), name="controller")
         start_balancing(services, self._tasks, planner_for(self._files))
@@ -214,6 +217,15 @@ class Node:
             settings=settings,
             security=security,
             access=AccessControl(settings.authorization, self._image),
+            quotas=ClientQuotas(
+                settings.quota,
+                clock=self._clock,
+                metrics=self.metrics,
+                exempt_listener=exempt_listener_of(
+                    security.inter_broker_listener,
+                    [address.name for address in settings.client_addresses()],
+                ),
+            ),
             clock=self._clock,
             randomness=self._randomness,
             metrics=self.metrics,
@@ -352,6 +364,7 @@ class Node:
             forward=forwarder.forward,
             on_bug=self._handler_failed,
             access=services.access.check,
+            throttle=RequestThrottle(services.quotas, listener.mute),
         )
         for address in self.settings.client_addresses():
             if address not in self._sockets:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from riverrun.server.metrics.topic_traffic import TopicsTraffic
     from riverrun.server.network.memory import SendMemory
     from riverrun.server.security.access import AccessControl
+    from riverrun.server.security.client_quotas import ClientQuotas
     from riverrun.server.security.node_security import NodeSecurity
     from riverrun.server.settings import NodeSettings
     from riverrun.server.transactions.transactional_produce import TransactionalProduces
@@ -46,6 +47,7 @@ class NodeServices(Struct, frozen=True, kw_only=True, eq=False):
     settings: NodeSettings
     security: NodeSecurity
     access: AccessControl
+    quotas: ClientQuotas
     clock: Clock
     randomness: Randomness
     metrics: Metrics

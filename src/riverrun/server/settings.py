@@ -35,6 +35,7 @@ from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.host.settings import PROCESSES, HostSettings
 from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.security.quota_settings import QuotaSettings
 from riverrun.server.security.settings import (
     SECURITY_GROUPS,
     AuthorizationSettings,
@@ -188,6 +189,7 @@ class NodeSettings:
     tls: TlsFileSettings
     sasl: SaslSettings
     authorization: AuthorizationSettings
+    quota: QuotaSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -326,6 +328,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "metrics": MetricsSettings,
     "host": HostSettings,
     **SECURITY_GROUPS,
+    "quota": QuotaSettings,
 }
 
 

@@ -22,7 +22,7 @@ from riverrun.wire.compiler import (
     compile_reader,
     compile_writer,
 )
-from riverrun.wire.layout import MessageModule
+from riverrun.wire.layout import Field, MessageModule
 from riverrun.wire.primitives import ITEMS_MAX, Buffer, MalformedRequest
 
 __all__ = [
@@ -82,6 +82,12 @@ def join_response(
 def message_class(key: ApiKey, side: str) -> type[Any]:
     """The class of an API's request or response."""
     return _module(key, side).MESSAGE
+
+
+def response_fields(key: ApiKey) -> tuple[Field, ...]:
+    """The fields of an API's response, in the order of the wire, over all versions."""
+    module = _module(key, RESPONSE)
+    return module.LAYOUTS[module.MESSAGE.__name__]
 
 
 def _decode(key: ApiKey, version: int, side: str, buffer: Buffer, at: int) -> Any:

@@ -32,7 +32,7 @@ from tests.cluster.fakes import make_configs
 from tests.coordinator.fakes import run
 from tests.coordinator.test_requests import image_of, topic
 from tests.coordinator.transactions.node import TransactionNode
-from tests.server.access import OPEN_ACCESS
+from tests.server.access import OPEN_ACCESS, no_quotas
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -49,6 +49,7 @@ class Server:
         self.metadata = SimpleNamespace(current=image_of(topic("orders", UUID(int=5), 3)))
         self.services: Any = SimpleNamespace(
             access=OPEN_ACCESS,
+            quotas=no_quotas(),
             transactions=node.transactions,
             groups=SimpleNamespace(partition_of=lambda _group: PartitionIndex(7)),
             producer_ids=SimpleNamespace(next=node.next_producer_id),

@@ -11,6 +11,7 @@ MANY = 1e9
 
 Entity = Sequence[tuple[str, str | None]]
 Change = tuple[str, float | None]
+Filters = dict[str, list[tuple[str, int, str | None]]]
 
 
 def alter(script: Script) -> None:
@@ -100,7 +101,7 @@ def describe(script: Script) -> None:
     names = [ann, bob, app, web, None]
     for is_strict in (False, True):
         how = "strictly" if is_strict else "loosely"
-        filters = {
+        filters: Filters = {
             "everything": [],
             "one user": [(USER, EXACT, ann)],
             "unknown user": [(USER, EXACT, script.topic("nobody"))],
@@ -117,7 +118,7 @@ def describe(script: Script) -> None:
         }
         for label, components in filters.items():
             _describe(script, f"{label}, {how}", components, names, is_strict=is_strict)
-        bad = {
+        bad: Filters = {
             "unknown match": [(USER, 3, None)],
             "negative match": [(USER, -1, None)],
             "exact without a name": [(USER, EXACT, None)],

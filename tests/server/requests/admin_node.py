@@ -27,7 +27,7 @@ from riverrun.server.network.settings import NetworkSettings
 from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
 from riverrun.wire.codec import decode_response, encode_response
 from tests.cluster.fakes import MemoryLog, SeededRandomness, make_configs
-from tests.server.access import OPEN_ACCESS
+from tests.server.access import OPEN_ACCESS, no_quotas
 
 
 class Node:
@@ -59,6 +59,7 @@ class Node:
         texts = dict(given or {})
         services = SimpleNamespace(
             access=OPEN_ACCESS,
+            quotas=no_quotas(),
             settings=SimpleNamespace(
                 node_id=NodeId(1),
                 topics=SimpleNamespace(

@@ -43,7 +43,7 @@ from riverrun.wire.fetch_client import (
     parse_fetch_response,
 )
 from riverrun.wire.messages import fetch_request as codec
-from tests.server.access import OPEN_ACCESS
+from tests.server.access import OPEN_ACCESS, no_quotas
 from tests.storage.machines import NOW_MS, Machine, batch
 from tests.storage.virtual_loop import VirtualLoop
 
@@ -91,6 +91,7 @@ class Node:
         )
         self.services: Any = SimpleNamespace(
             access=OPEN_ACCESS,
+            quotas=no_quotas(),
             replicas=self.replicas,
             leader_throttle=Throttle(ME, throttled_rate, leader_list),
             metadata=SimpleNamespace(current=self.image),

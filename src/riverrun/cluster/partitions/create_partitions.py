@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from riverrun.cluster.configs.node_configs import Configs
-from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.decision import Decision, Permit, check_size, unlimited
 from riverrun.cluster.partitions.assignment import current, only_directory
 from riverrun.cluster.partitions.placement import NewReplicas, PlacementState
 from riverrun.metadata.image import Image
@@ -107,8 +107,9 @@ def create_partitions(
     request: CreatePartitionsRequest,
     randomness: Randomness,
     placement: PlacementState | None = None,
+    permit: Permit = unlimited,
 ) -> Decision[CreatePartitionsResponse]:
-    """Add partitions to topics. Each topic is validated alone."""
+    """Add partitions to topics. Each topic is validated alone. ``permit`` may refuse one."""
     replicas = NewReplicas(configs, image, randomness, placement)
     duplicates = repeated(topic.name for topic in request.topics)
     results = [
@@ -125,6 +126,7 @@ def create_partitions(
             continue
         try:
             made = _grow(image, topic, PARTITIONS_MAX - len(records), replicas)
+            permit(len(made))
         except KafkaError as error:
             results.append(
                 CreatePartitionsTopicResult(

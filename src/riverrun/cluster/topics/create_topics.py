@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverrun.cluster.configs.describe_configs import CreatedRows, created_rows, with_own
 from riverrun.cluster.configs.node_configs import Configs
-from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.decision import Decision, Permit, check_size, unlimited
 from riverrun.cluster.partitions.create_partitions import (
     PARTITIONS_MAX,
     check_assignment,
@@ -45,8 +45,9 @@ def create_topics(
     request: CreateTopicsRequest,
     randomness: Randomness,
     placement: PlacementState | None = None,
+    permit: Permit = unlimited,
 ) -> Decision[CreateTopicsResponse]:
-    """Create topics with their partitions and settings."""
+    """Create topics with their partitions and settings. ``permit`` may refuse a topic."""
     replicas = NewReplicas(configs, image, randomness, placement)
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if t.name not in duplicates and t.name != METADATA_TOPIC]
@@ -60,6 +61,7 @@ def create_topics(
             if too_many:
                 raise too_many_partitions()
             made, result = _create(configs, image, topic, taken, inherited, replicas, randomness)
+            permit(result.num_partitions)
         except KafkaError as error:
             results.append(_refused(topic.name, error.code, error.message))
         else:

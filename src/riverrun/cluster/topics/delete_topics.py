@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from riverrun.cluster.configs.node_configs import Configs
-from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.decision import Decision, Permit, check_size, unlimited
 from riverrun.cluster.partitions.create_partitions import repeated
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import RemoveTopicRecord
@@ -23,15 +23,29 @@ from riverrun.wire.messages.delete_topics_response import (
 
 
 def delete_topics(
-    configs: Configs, image: Image, request: DeleteTopicsRequest
+    configs: Configs, image: Image, request: DeleteTopicsRequest, permit: Permit = unlimited
 ) -> Decision[DeleteTopicsResponse]:
-    """Delete topics and their settings, by name or, from version 6 on, by id (KIP-516)."""
+    """Delete topics and their settings, by name or, from version 6 on, by id (KIP-516). ``permit``
+    may refuse a topic."""
     if configs.static_text("delete.topic.enable") == "false":
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
     wanted = request.topics or tuple(
         DeleteTopicState(name=name, topic_id=None) for name in request.topic_names
     )
     refused, found = _find(image, wanted)
+    for topic_id, name in list(found.items()):
+        try:
+            permit(len(image.topics_by_id[TopicId(topic_id)].partitions))
+        except KafkaError as error:
+            del found[topic_id]
+            refused.append(
+                DeletableTopicResult(
+                    name=name,
+                    topic_id=topic_id,
+                    error_code=error.code,
+                    error_message=error.message,
+                )
+            )
     results = refused + [
         DeletableTopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
         for topic_id, name in found.items()

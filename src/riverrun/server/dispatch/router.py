@@ -18,7 +18,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from types import UnionType
-from typing import Any, Final, get_origin
+from typing import Any, Final, Protocol, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -27,6 +27,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Histogram, Metrics
 from riverrun.server.dispatch.context import Peer, RequestContext
+from riverrun.server.dispatch.timed_work import TimedWork
 from riverrun.wire.apis import FORWARDED, ROUTES, Api, ApiKey
 from riverrun.wire.codec import decode_request, encode_response, message_class
 from riverrun.wire.headers import flexible_header_from, response_start
@@ -52,6 +53,26 @@ Frame = bytes | list[Buffer]
 Failed = Callable[[Any, ErrorCode, str | None], Any]
 Forward = Callable[[Api, RequestContext, Any], Any]
 AccessCheck = Callable[[ApiKey, RequestContext, Any], None]
+
+
+class Throttling(Protocol):
+    """Slows down clients above their quotas; see ``server/security/request_throttle.py``."""
+
+    @property
+    def quotas(self) -> QuotaState: ...
+
+    def unanswered(self, context: RequestContext, size: int) -> None: ...
+
+    def answered(
+        self, key: ApiKey, context: RequestContext, body: Any, *, size: int, seconds: float
+    ) -> Any: ...
+
+
+class QuotaState(Protocol):
+    """Whether any client has a quota."""
+
+    @property
+    def is_active(self) -> bool: ...
 
 
 class Refused(Exception):
@@ -82,6 +103,9 @@ class Call(Struct):
     request: Any
     started: float
     wait: Awaitable[Any] | None = None
+    size: int = 0
+    busy_seconds: float = 0.0
+    """How long its handler used the event loop. Measured only while there are quotas."""
 
     @property
     def is_cancellable(self) -> bool:
@@ -103,11 +127,13 @@ class Router:
         forward: Forward | None = None,
         on_bug: Callable[[BaseException], None] | None = None,
         access: AccessCheck | None = None,
+        throttle: Throttling | None = None,
     ) -> None:
         """``modules`` replaces the request modules of some APIs. ``access`` raises ``KafkaError``
         if the principal of a request lacks the right that it needs as a whole.
         ``forward`` gets the requests for the active controller. ``on_bug`` gets every unexpected
-        exception of a handler, before the connection is closed; the node may stop.
+        exception of a handler, before the connection is closed; the node may stop. ``throttle``
+        gets every response while there are quotas.
         """
         self._services = services
         self._metrics = metrics
@@ -117,6 +143,7 @@ class Router:
         self._forward = forward
         self._on_bug = on_bug
         self._access = access
+        self._throttle = throttle
         self._routes: dict[int, Route] = {}
 
     def overlaps(self, api_key: int) -> bool:
@@ -187,11 +214,25 @@ class Router:
             raise
         except Exception as error:
             raise self._bug(Call(route, context, request, started), error) from error
+        if self._throttle is not None and self._throttle.quotas.is_active:
+            return self._begin_counted(Call(route, context, request, started), result, len(frame))
         kind = type(result)
         if kind is bytes or kind is list or (result is None and route.is_hot):
             route.seconds.observe(self._clock.monotonic() - started)
             return None if result is None else self._framed(route, context, result)
         call = Call(route, context, request, started)
+        if inspect.isawaitable(result):
+            call.wait = result
+            return call
+        return self._end(call, result)
+
+    def _begin_counted(self, call: Call, result: Any, size: int) -> Frame | Call | None:
+        """The same as the end of ``_begin``, for a request that counts for quotas."""
+        call.size = size
+        call.busy_seconds = self._clock.monotonic() - call.started
+        if inspect.iscoroutine(result):
+            call.wait = TimedWork(result, self._clock)
+            return call
         if inspect.isawaitable(result):
             call.wait = result
             return call
@@ -230,8 +271,18 @@ class Router:
         """Frame a body: bytes, buffers, or a message to encode."""
         route, context = call.route, call.context
         route.seconds.observe(self._clock.monotonic() - call.started)
+        throttle = self._throttle
         if result is None and route.is_hot:
+            if throttle is not None and call.size:
+                throttle.unanswered(context, call.size)
             return None
+        if throttle is not None and call.size:
+            seconds = call.busy_seconds
+            if isinstance(call.wait, TimedWork):
+                seconds += call.wait.seconds
+            result = throttle.answered(
+                route.api.key, context, result, size=call.size, seconds=seconds
+            )
         if type(result) is not bytes and type(result) is not list:
             try:
                 result = encode_response(route.api.key, context.api_version, result)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.settings import INT_MAX
 from riverrun.replication.partition import Partition
 from riverrun.replication.readable_bytes import NewlyReadable
 from riverrun.replication.reading import (
@@ -63,9 +64,11 @@ class ConsumerFetch:
     """One fetch of a consumer. While it waits, it counts the bytes that become readable."""
 
     __slots__ = (
+        "_busy_seconds",
         "_bytes_missing",
         "_call",
         "_context",
+        "_is_counted",
         "_is_incremental",
         "_partitions",
         "_poll",
@@ -97,6 +100,9 @@ class ConsumerFetch:
         self._session = session
         self._wanted = wanted
         self._is_incremental = is_incremental
+        quotas = services.quotas
+        self._is_counted = quotas.is_active and not quotas.is_exempt(context)
+        self._busy_seconds = 0.0
         self._partitions: list[Partition | None] = []
         """The replicas of the entries; None for those that are not here."""
         self._watched: list[Partition] = []
@@ -106,9 +112,19 @@ class ConsumerFetch:
     # Reading
 
     def read(self) -> bool:
+        if not self._is_counted:
+            return self._read(INT_MAX)
+        clock = self.services.clock
+        began = clock.monotonic()
+        is_enough = self._read(self.services.quotas.fetch_bytes_max(self._context))
+        self._busy_seconds += clock.monotonic() - began
+        return is_enough
+
+    def _read(self, bytes_max: int) -> bool:
         call, services = self._call, self.services
         left = min(
             call.max_bytes,
+            bytes_max,
             services.settings.replication.fetch_bytes_max,
             services.send_memory.response_bytes_max(),
         )
@@ -247,6 +263,11 @@ class ConsumerFetch:
 
     def encode(self) -> Response:
         services, session, version = self.services, self._session, self._context.api_version
+        if self._is_counted:
+            size = sum(len(read.data) for _, read in self.entries if read.data)
+            wait_ms = services.quotas.fetched(self._context, size, self._busy_seconds)
+            if wait_ms:
+                return self._throttled(wait_ms)
         results, with_news, leaders = results_of(
             services, version, self.entries, is_incremental=self._is_incremental
         )
@@ -261,6 +282,18 @@ class ConsumerFetch:
             if leaders
             else (),
         )
+
+    def _throttled(self, wait_ms: int) -> Response:
+        """A response without records, to a consumer above its quota (KIP-219). It cannot begin a
+        session, because it has no partitions."""
+        session_id = NO_SESSION
+        if self._session is not None:
+            if self._is_incremental:
+                session_id = self._session.id
+            else:
+                self.services.fetch_sessions.consumers.close(self._session.id, None)
+        version = self._context.api_version
+        return encode_fetch_response(version, (), session_id=session_id, throttle_ms=wait_ms)
 
     def _count(self) -> None:
         for (_, read), partition in zip(self.entries, self._partitions, strict=True):

@@ -65,6 +65,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_is_write_paused",
         "_listener",
         "_memory",
+        "_mute_timer",
         "_out",
         "_out_bytes",
         "_request_bytes_max",
@@ -107,6 +108,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._unsent_bytes = 0
         self._is_held = False
+        self._mute_timer: asyncio.TimerHandle | None = None
         self._is_reading = True
         self._is_waiting_for_memory = False
         self._is_write_paused = False
@@ -139,6 +141,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.is_closed = True
         self._listener.remove(self)
         self._memory.forget(self)
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
         self._note_unsent(0)
         self._transport = None
         for slot in self._slots:
@@ -239,7 +243,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._make_room()
 
     def _may_begin(self, frame: memoryview) -> bool:
-        if self._is_write_paused or self._is_stopping:
+        if self._is_write_paused or self._is_stopping or self._mute_timer is not None:
             return False
         if not self._slots:
             return True
@@ -324,8 +328,35 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_held and not self.is_closed:
             self._is_held = False
             self._process()
-            if not self._is_held and not self._is_waiting_for_memory:
-                self._set_reading(True)
+            self._resume_reading()
+
+    def mute(self, seconds: float) -> None:
+        """Begin no request for this time: the client is above its quota. A request that is being
+        received stays in the socket. If the connection is muted already, the later end counts."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        if self.is_closed or self._is_stopping:
+            return
+        if self._mute_timer is not None:
+            end = max(end, self._mute_timer.when())
+            self._mute_timer.cancel()
+        self._mute_timer = loop.call_at(end, self._unmute)
+        self._set_reading(False)
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        if self.is_closed:
+            return
+        if self._is_held:
+            self._release()
+        else:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        """Read again if there is no reason left to wait."""
+        is_waiting = self._is_held or self._is_waiting_for_memory or self._is_stopping
+        if not is_waiting and self._mute_timer is None:
+            self._set_reading(True)
 
     def _set_reading(self, is_reading: bool) -> None:
         if self._transport is None or is_reading is self._is_reading:
@@ -394,8 +425,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_waiting_for_memory and not self.is_closed:
             self._is_waiting_for_memory = False
             self._make_room()
-            if not self._is_waiting_for_memory and not self._is_held:
-                self._set_reading(True)
+            self._resume_reading()
 
     def drop_idle_buffer(self) -> None:
         """An idle connection costs no buffer."""
@@ -407,6 +437,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         return len(self._slots)
+
+    @property
+    def is_muted(self) -> bool:
+        return self._mute_timer is not None
 
     @property
     def has_partial_frame(self) -> bool:

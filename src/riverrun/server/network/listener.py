@@ -221,6 +221,12 @@ class Listener:
         self._accepted.value += 1
         return True
 
+    def mute(self, connection_id: int, seconds: float) -> None:
+        """Do not read from a connection for some time."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.mute(seconds)
+
     def remove(self, connection: ClientConnection) -> None:
         """Remove a closed connection."""
         if self._connections.pop(connection.peer.connection_id, None) is None:
@@ -273,7 +279,7 @@ class Listener:
             elif now - last.closed_at >= LINGER_SECONDS:
                 connection.abort()
             return
-        if connection.in_flight:
+        if connection.in_flight or connection.is_muted:
             last.active_at = last.frame_began_at = now
             return
         if connection.frames != last.frames or not connection.has_partial_frame:

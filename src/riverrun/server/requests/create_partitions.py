@@ -4,6 +4,8 @@ decided by ``cluster/partitions/create_partitions.py``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from riverrun.cluster.partitions.create_partitions import create_partitions
@@ -17,6 +19,9 @@ from riverrun.wire.messages.create_partitions_response import (
     CreatePartitionsTopicResult,
 )
 
+STRICT_FROM: Final = 3
+"""Refuses topics above the quota from this version on (KIP-599). Before, the client must wait."""
+
 
 async def handle(
     services: NodeServices, context: RequestContext, request: CreatePartitionsRequest
@@ -28,6 +33,7 @@ async def handle(
         if access.allows(context, AclOperation.ALTER, ResourceType.TOPIC, topic.name)
     )
     wanted = replace(request, topics=allowed)
+    permits = services.quotas.mutations(context, is_strict=context.api_version >= STRICT_FROM)
     made = await services.controller.submit(
         lambda image: create_partitions(
             services.configs,
@@ -35,11 +41,14 @@ async def handle(
             wanted,
             services.randomness,
             services.controller.placement,
+            permits.take,
         )
     )
     refused = replace(request, topics=tuple(t for t in request.topics if t not in allowed))
     rejected = failed(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
-    return replace(made, results=made.results + rejected.results)
+    return replace(
+        made, results=made.results + rejected.results, throttle_time_ms=permits.throttle_ms
+    )
 
 
 def failed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from riverrun.cluster.topics.create_topics import create_topics
@@ -14,6 +16,9 @@ from riverrun.wire.messages.create_topics_response import (
     CreatableTopicResult,
     CreateTopicsResponse,
 )
+
+STRICT_FROM: Final = 6
+"""Refuses topics above the quota from this version on (KIP-599). Before, the client must wait."""
 
 
 async def handle(
@@ -28,6 +33,7 @@ async def handle(
             if access.allows(context, AclOperation.CREATE, ResourceType.TOPIC, topic.name)
         )
     wanted = replace(request, topics=allowed)
+    permits = services.quotas.mutations(context, is_strict=context.api_version >= STRICT_FROM)
     made = await services.controller.submit(
         lambda image: create_topics(
             services.configs,
@@ -35,8 +41,10 @@ async def handle(
             wanted,
             services.randomness,
             services.controller.placement,
+            permits.take,
         )
     )
+    made = replace(made, throttle_time_ms=permits.throttle_ms)
     if not access.is_enabled:
         return made
     refused = [topic for topic in request.topics if topic not in allowed]

@@ -23,6 +23,8 @@ from riverrun.wire.messages.delete_topics_response import (
 )
 
 FIRST_WITH_DELETION_DISABLED: Final = 3
+STRICT_FROM: Final = 5
+"""Refuses topics above the quota from this version on (KIP-599). Before, the client must wait."""
 
 
 async def handle(
@@ -31,11 +33,16 @@ async def handle(
     refused: list[DeletableTopicResult] = []
     if not services.access.allows_cluster(context, AclOperation.DELETE):
         request, refused = _allowed(services, context, request)
+    permits = services.quotas.mutations(context, is_strict=context.api_version >= STRICT_FROM)
     try:
         deleted = await services.controller.submit(
-            lambda image: delete_topics(services.configs, image, request)
+            lambda image: delete_topics(services.configs, image, request, permits.take)
         )
-        return replace(deleted, responses=(*deleted.responses, *refused))
+        return replace(
+            deleted,
+            responses=(*deleted.responses, *refused),
+            throttle_time_ms=permits.throttle_ms,
+        )
     except KafkaError as error:
         if (
             error.code is ErrorCode.TOPIC_DELETION_DISABLED

@@ -6,7 +6,8 @@ one use. Without quotas of clients ``is_active`` is false, and requests cost not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -52,10 +53,13 @@ class QuotaUse(Struct):
 class MutationPermits:
     """The permits of one request that changes topics."""
 
-    def __init__(self, use: QuotaUse | None, now: float, *, is_strict: bool) -> None:
+    def __init__(
+        self, use: QuotaUse | None, count: Callable[[int], None], now: float, *, is_strict: bool
+    ) -> None:
         """``is_strict``: refuse changes above the quota. Otherwise they are made, and the client
-        must wait afterwards."""
+        must wait afterwards. ``count`` gets each wait in milliseconds."""
         self._use = use
+        self._count = count
         self._now = now
         self._is_strict = is_strict
         self.throttle_ms = 0
@@ -67,13 +71,15 @@ class MutationPermits:
             return
         wait_s = use.bucket.wait(use.limit, self._now)
         if self._is_strict and wait_s > 0:
-            self.throttle_ms = max(round(wait_s * 1000), 1)
+            self.throttle_ms = max(_milliseconds(wait_s), 1)
+            self._count(self.throttle_ms)
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
             )
         use.bucket.take(partitions, use.limit, self._now)
         if not self._is_strict:
-            self.throttle_ms = round(use.bucket.wait(use.limit, self._now) * 1000)
+            self.throttle_ms = _milliseconds(use.bucket.wait(use.limit, self._now))
+            self._count(self.throttle_ms)
 
 
 class ClientQuotas:
@@ -174,10 +180,8 @@ class ClientQuotas:
         now = self._clock.monotonic()
         if use is not None:
             use.used_at = now
-        return MutationPermits(use, now, is_strict=is_strict)
-
-    def count_mutations(self, wait_ms: int) -> None:
-        self._count(QuotaKind.MUTATION, wait_ms)
+        count = partial(self._count, QuotaKind.MUTATION)
+        return MutationPermits(use, count, now, is_strict=is_strict)
 
     def is_exempt(self, context: RequestContext) -> bool:
         """Whether a request comes from another node."""
@@ -255,7 +259,7 @@ class ClientQuotas:
             requests.value += 1
             milliseconds.value += wait_ms
 
-    def _samples(self, read: Any) -> Iterator[Sample]:
+    def _samples(self, read: Callable[[QuotaUse], float]) -> Iterator[Sample]:
         for use in self.uses():
             if use.kind is not QuotaKind.MUTATION:
                 labels = {"quota": use.kind.value, "user": use.user, "client": use.client_id}

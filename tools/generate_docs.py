@@ -90,7 +90,6 @@ BEHAVIOUR = """\
 - **Settings of groups and of client metrics subscriptions**: DescribeConfigs lists them with Kafka's
   defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to the newer group
   protocols and to KIP-714.
-- **Quotas**: `throttle_time_ms` is always 0.
 - **Several directories per node**: `log.dirs` names one. A machine with more disks runs more nodes,
   with the machine as `broker.rack`.
 - **Tiered storage** (KIP-405).

@@ -55,7 +55,7 @@ from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
 from riverrun.server.security.access import AccessControl
-from riverrun.server.security.client_quotas import ClientQuotas, exempt_listener_of
+from riverrun.server.security.client_quotas import build_quotas
 from riverrun.server.security.first_user import first_user_records
 from riverrun.server.security.node_security import NodeSecurity, build_security
 from riverrun.server.security.request_throttle import RequestThrottle
@@ -217,15 +217,7 @@ class Node:
             settings=settings,
             security=security,
             access=AccessControl(settings.authorization, self._image),
-            quotas=ClientQuotas(
-                settings.quota,
-                clock=self._clock,
-                metrics=self.metrics,
-                exempt_listener=exempt_listener_of(
-                    security.inter_broker_listener,
-                    [address.name for address in settings.client_addresses()],
-                ),
-            ),
+            quotas=build_quotas(settings, security, self._clock, self.metrics),
             clock=self._clock,
             randomness=self._randomness,
             metrics=self.metrics,

@@ -31,6 +31,8 @@ from riverrun.server.security.quota_settings import QuotaSettings
 
 if TYPE_CHECKING:
     from riverrun.server.dispatch.context import RequestContext
+    from riverrun.server.security.node_security import NodeSecurity
+    from riverrun.server.settings import NodeSettings
 
 USES_MAX: Final = 10_000
 """Clients choose their ids, so the number of remembered ones is limited."""
@@ -275,3 +277,15 @@ def exempt_listener_of(inter_broker_listener: str, client_listeners: Iterable[st
     """The listener between brokers, if clients have another one."""
     others = [name for name in client_listeners if name != inter_broker_listener]
     return inter_broker_listener if others else None
+
+
+def build_quotas(
+    settings: NodeSettings, security: NodeSecurity, clock: Clock, metrics: Metrics
+) -> ClientQuotas:
+    names = [address.name for address in settings.client_addresses()]
+    return ClientQuotas(
+        settings.quota,
+        clock=clock,
+        metrics=metrics,
+        exempt_listener=exempt_listener_of(security.inter_broker_listener, names),
+    )

@@ -29,7 +29,12 @@ from riverrun.storage.producers import Producers
 from riverrun.storage.recovery.leftovers import remove_leftovers
 from riverrun.storage.recovery.loss import read_loss, write_loss
 from riverrun.storage.recovery.transaction_indexes import restore_transaction_indexes
-from riverrun.storage.segment.index import OFFSETS_SPAN_MAX, parse_transactions
+from riverrun.storage.segment.index import (
+    OFFSETS_SPAN_MAX,
+    TRANSACTION_ENTRY,
+    AbortedTransaction,
+    durable_transactions,
+)
 from riverrun.storage.segment.index_files import (
     load_indexed_part,
     load_max_timestamp,
@@ -338,6 +343,7 @@ class _Recovery:
         for place in range(first, len(segments)):
             segment, size = segments[place], sizes[place]
             checked_from, aborted = segment.size, len(state.aborted)
+            replayed_from = max(segment.next_offset, state.replay_from)
             following = segments[place + 1 : place + 2]
             bound = following[0].base_offset if following else None
             with contextlib.closing(self._files.open(segment.path)) as file:
@@ -367,7 +373,7 @@ class _Recovery:
             segment.is_warm = True
             if not self._situation.was_clean or error is not None:
                 segment.synced_size = 0
-                self._write_transactions(segment, state, aborted)
+                self._write_transactions(segment, state.aborted[aborted:], replayed_from)
                 rewrite_indexes(self._files, segment)
             if error is not None:
                 self._drop(segments[place + 1 :])
@@ -435,18 +441,22 @@ class _Recovery:
         if segments:
             self._files.sync_directory(self._path)
 
-    def _write_transactions(self, segment: Segment, state: ReplayedState, known: int) -> None:
-        """Rewrite the transaction index of a checked segment with the transactions of the scan."""
-        found = state.aborted[known:]
+    def _write_transactions(
+        self, segment: Segment, found: list[AbortedTransaction], replayed_from: int
+    ) -> None:
+        """Replace the end of a checked segment's transaction index by the result of the scan, which
+        found all markers from an offset on. The entries before it are durable, and are not written
+        again: another crash must not lose them.
+        """
         if not found and not segment.has_own_transactions:
             return
         path = segment.path_of(TRANSACTION_INDEX_SUFFIX)
-        entries = b""
+        kept: list[AbortedTransaction] = []
         if segment.has_own_transactions:
-            kept = parse_transactions(read_whole(self._files, path)) or ()
-            starts = min((entry.last_offset for entry in found), default=segment.next_offset)
-            entries = b"".join(entry.encode() for entry in kept if entry.last_offset < starts)
+            below = min(replayed_from, segment.next_offset)
+            kept = durable_transactions(read_whole(self._files, path), below)
         with contextlib.closing(self._files.open(path, create=True)) as file:
-            file.truncate(0)
-            file.write_at(0, entries + b"".join(entry.encode() for entry in found))
+            size = len(kept) * TRANSACTION_ENTRY.size
+            file.truncate(size)
+            file.write_at(size, b"".join(entry.encode() for entry in found))
         segment.has_own_transactions = True

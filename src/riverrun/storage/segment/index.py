@@ -182,6 +182,24 @@ class AbortedTransaction(Struct, frozen=True):
         )
 
 
+def durable_transactions(data: Buffer, offset: int) -> list[AbortedTransaction]:
+    """The leading entries of a transaction index whose markers are below an offset.
+
+    The file is in the order of markers, and was synced up to there. A crash may have torn or zeroed
+    the rest.
+    """
+    found: list[AbortedTransaction] = []
+    whole = len(data) - len(data) % TRANSACTION_ENTRY.size
+    last = -1
+    for version, *entry in TRANSACTION_ENTRY.iter_unpack(memoryview(data)[:whole]):
+        transaction = AbortedTransaction(*entry)
+        if version != 0 or not last < transaction.last_offset < offset:
+            break
+        found.append(transaction)
+        last = transaction.last_offset
+    return found
+
+
 def parse_transactions(data: Buffer) -> tuple[AbortedTransaction, ...] | None:
     """Parse a transaction index file; None if it is not valid."""
     if len(data) % TRANSACTION_ENTRY.size:

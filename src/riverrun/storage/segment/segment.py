@@ -312,8 +312,11 @@ class Segment:
         with contextlib.closing(
             files.open(self.path_of(TRANSACTION_INDEX_SUFFIX), create=True)
         ) as file:
-            file.truncate(0)
-            file.write_at(0, data)
+            # Entries below the recovery point are durable and must stay so: do not write them
+            # again.
+            written = min(file.size(), len(data))
+            file.truncate(written)
+            file.write_at(written, data[written:])
 
 
 def _append_entries(

@@ -42,6 +42,9 @@ FAULTS = {
     ),
     TransactionBug.MARKERS_ARE_NOT_REPEATED: every(1.2, "kill@1+0.5:leader", times=5),
     TransactionBug.ABORTED_LIST_IS_UNSORTED: "",
+    TransactionBug.OFFSETS_ARE_VISIBLE_BEFORE_THE_MARKER: every(
+        1.5, "kill-client@1+0.3:chain-1", times=5
+    ),
     # Some requests travel for seconds and arrive after their retries on another connection.
     TransactionBug.LATE_REQUEST_IS_ACCEPTED: " ".join(
         (

@@ -78,6 +78,13 @@ def test_transactions_survive_moves_of_all_partitions() -> None:
     expect_no_failure(run_any(plan_with(5, faults, has_moves=True)))
 
 
+def test_torn_transaction_index_keeps_its_durable_entries() -> None:
+    """Power is lost while a part of the index is not synced."""
+    faults = parse_schedule("power-loss-at-operation@11.27+1.406:node-1=25")
+    plan = draw_cluster_plan(2, 3, has_transactions=True)
+    expect_no_failure(run_any(dataclasses.replace(plan, faults=faults)))
+
+
 @pytest.mark.timeout(BUDGET_SECONDS + 900)  # the budget, and time to shrink a failure
 def test_transactions_hold_under_random_faults() -> None:
     budget = f"--budget={BUDGET_SECONDS}"

@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from riverrun.coordinator.log import InTransaction
+from riverrun.coordinator.shard import GroupShard
 from riverrun.coordinator.transactions import shard as shard_module
 from riverrun.coordinator.transactions.ending import end_transaction, fence
 from riverrun.coordinator.transactions.partitions import add_partitions
@@ -29,6 +31,7 @@ class TransactionBug(Enum):
     MARKER_RETRY_HANGS = "a marker that was written before is refused when it is repeated"
     MARKERS_ARE_NOT_REPEATED = "a marker that its leader did not take is not sent again"
     ABORTED_LIST_IS_UNSORTED = "aborted transactions are listed in the order of their markers"
+    OFFSETS_ARE_VISIBLE_BEFORE_THE_MARKER = "offsets of an open transaction count as committed"
     LATE_REQUEST_IS_ACCEPTED = "a request on an older connection ends a later transaction"
 
 
@@ -53,6 +56,8 @@ def transactions_with(bug: TransactionBug) -> list[tuple[Any, str, Any]]:
             return [(MarkerSender, "_delay", lambda self, batches: None)]
         case TransactionBug.ABORTED_LIST_IS_UNSORTED:
             return [(Log, "aborted_transactions", _by_marker(Log.aborted_transactions))]
+        case TransactionBug.OFFSETS_ARE_VISIBLE_BEFORE_THE_MARKER:
+            return [(GroupShard, "replay", _as_plain_offsets(GroupShard.replay))]
         case TransactionBug.LATE_REQUEST_IS_ACCEPTED:
             return [(TransactionShard, "_check_speaker", lambda self, request: None)]
 
@@ -98,6 +103,13 @@ def _refuse_a_retry(check_marker: Any) -> Any:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
 
     return checking
+
+
+def _as_plain_offsets(replay: Any) -> Any:
+    def replaying(self: Any, record: Any) -> None:
+        replay(self, record.record if isinstance(record, InTransaction) else record)
+
+    return replaying
 
 
 def _by_marker(aborted_transactions: Any) -> Any:

@@ -33,6 +33,7 @@ from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateT
 
 AUDIT_PAUSE_SECONDS = 1.5
 RETRY_SECONDS = 0.2
+REPLICA_READS_MAX = 50
 
 
 class TransactionAudit:
@@ -126,14 +127,26 @@ class TransactionAudit:
                 return False
         return True
 
+    async def _compare(
+        self, pool: ConnectionPool, at: TopicPartition, node: int, expected: list[Row]
+    ) -> None:
+        """A replica shows the records of the leader, once it has the leader's high watermark."""
+        for _ in range(REPLICA_READS_MAX):
+            rows = await self._read(pool, at, node=node)
+            if rows == expected:
+                return
+            if rows != expected[: len(rows)]:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+        raise SafetyViolation(f"{at}: node {node} shows other committed records")
+
     async def check(self, pool: ConnectionPool) -> None:
         """Raises SafetyViolation."""
         logs = {key_of(at): await self._read(pool, at) for at in self._run.partitions}
         for at in self._run.partitions:
             await pool.metadata([at.topic])
             for node in pool.cluster.partition(at.topic, at.partition).replica_nodes:
-                if await self._read(pool, at, node=node) != logs[key_of(at)]:
-                    raise SafetyViolation(f"{at}: node {node} shows other committed records")
+                await self._compare(pool, at, node, logs[key_of(at)])
         inputs = [place(INPUTS, index) for index in range(PARTITIONS)]
         offsets: dict[GroupKey, int] = {
             (CHAIN_GROUP, *key_of(at)): offset

@@ -12,12 +12,11 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 
-from msgspec.structs import replace
-
 from riverrun.cluster.balancing import execution
 from riverrun.cluster.partitions import assignment, leadership, reassignment
 from riverrun.model.ids import Offset
 from riverrun.placement.planner import schedule
+from riverrun.placement.planner.schedule import MoveState
 from riverrun.raft.effects import Persist
 from riverrun.raft.elections import Elections
 from riverrun.raft.member import QuorumMember
@@ -103,7 +102,7 @@ def _replacements(bug: ClusterBug | None) -> list[tuple[Any, str, Any]]:
         case ClusterBug.PLAN_FORGETS_ITS_THROTTLE:
             return [(execution, "removal_of_throttle", lambda image, plan, others: [])]
         case ClusterBug.PLAN_WAITS_FOR_A_LOST_MOVE:
-            return [(execution, "next_step", _never_finish(schedule.next_step))]
+            return [(execution, "state_of", _never_drop(schedule.state_of))]
         case ClusterBug.NEW_REPLICA_IS_NOT_VERIFIED:
             return [
                 (LeaderState, "_must_be_verified", lambda self, follower: False),
@@ -199,11 +198,11 @@ def _forget_the_first_target(start: Any) -> Any:
 # Plans
 
 
-def _never_finish(next_step: Any) -> Any:
+def _never_drop(state_of: Any) -> Any:
     """A move whose partition changed counts as waiting, as if it could still be started."""
 
-    def step(moves: Any, lookup: Any, **options: Any) -> Any:
-        found = next_step(moves, lookup, **options)
-        return replace(found, waiting=found.waiting + found.dropped, dropped=0)
+    def state(move: Any, now: Any) -> Any:
+        found = state_of(move, now)
+        return MoveState.WAITING if found is MoveState.DROPPED else found
 
-    return step
+    return state

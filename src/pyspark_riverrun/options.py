@@ -2,8 +2,8 @@
 
 Names are those of Spark's Kafka connector, in any case. ``kafka.*`` are settings of Kafka clients.
 Every error is one sentence that names the option. A client setting without a meaning here is
-ignored, so that a job written for the connector starts. A setting that the source cannot honour,
-such as security, is refused.
+ignored, so that a job written for the connector starts. A setting that the source cannot honour
+is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from pyspark_riverrun.offsets import (
@@ -24,6 +24,7 @@ from pyspark_riverrun.offsets import (
     read_times,
 )
 from riverrun.client.pool import Address, parse_bootstrap
+from riverrun.client.security import NAMES as SECURITY_NAMES
 from riverrun.records.compression import Compression
 
 Parsed = TypeVar("Parsed")
@@ -71,7 +72,6 @@ IGNORED_SETTINGS: Final = (
     "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes", "session.timeout.ms",
     "socket.connection.setup.timeout.max.ms",
 )  # fmt: skip
-REFUSED_PREFIXES: Final = ("sasl.", "ssl.")
 REFUSED_SETTINGS: Final = {
     "transactional.id": "each task has its own; set kafka.delivery=exactly-once, and txnAppId to "
     "name the writer",
@@ -110,6 +110,8 @@ class ClusterOptions:
     request_timeout_s: float
     api_timeout_s: float
     connect_timeout_s: float
+    security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of TLS and logins, by the names of Kafka's clients. They may hold a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +220,9 @@ class _OptionReader:
                 "socket.connection.setup.timeout.ms", 10_000, at_least=1
             )
             / 1000,
+            security=tuple(
+                (name, value) for name, value in self.settings.items() if name in SECURITY_NAMES
+            ),
         )
 
 
@@ -384,16 +389,12 @@ def _isolation(reader: _OptionReader) -> bool:
 
 
 def _check_settings(settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
+    for name in settings:
         if name in FIXED_SETTINGS:
             raise BadOption(f"kafka.{name} cannot be set: {FIXED_SETTINGS[name]}")
         if name in REFUSED_SETTINGS:
             raise BadOption(f"kafka.{name} is not supported: {REFUSED_SETTINGS[name]}")
-        if name.startswith(REFUSED_PREFIXES) or (
-            name == "security.protocol" and value.strip().upper() != "PLAINTEXT"
-        ):
-            raise BadOption(f"kafka.{name} is not supported: riverrun supports only PLAINTEXT")
-        known = (*USED_SETTINGS, *IGNORED_SETTINGS)
+        known = (*USED_SETTINGS, *IGNORED_SETTINGS, *sorted(SECURITY_NAMES))
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean kafka.{close[0]}?" if close else ""

@@ -19,10 +19,12 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from pyspark_riverrun.delivery.log import DeliveryLog
-from pyspark_riverrun.options import ClusterOptions
+from pyspark_riverrun.options import BadOption, ClusterOptions
 from riverrun.client.pool import Address, ClusterUnreachable, ConnectionPool
 from riverrun.client.retry import RetryPolicy
+from riverrun.client.security import client_security
 from riverrun.client.stream import StreamConnection
+from riverrun.model.settings import SettingError
 
 Result = TypeVar("Result")
 
@@ -42,6 +44,10 @@ class BrokerLink:
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
         self._loop = uvloop.new_event_loop()
+        try:
+            self._security = client_security(dict(options.security))
+        except SettingError as error:
+            raise BadOption(f"kafka.{error}") from None
         self._idle: dict[Address, list[StreamConnection]] = {}
         self._is_reached = False
         self._delivery_logs: dict[str, DeliveryLog] = {}
@@ -53,6 +59,7 @@ class BrokerLink:
             retry=RetryPolicy(
                 tries_max=2**31, tries_max_unknown=8, total_s_max=options.api_timeout_s
             ),
+            security=self._security,
         )
         self._thread = threading.Thread(target=self._run, name="riverrun", daemon=True)
         self._thread.start()
@@ -134,7 +141,7 @@ class BrokerLink:
         idle = self._idle.get(address, [])
         while idle:
             connection = idle.pop()
-            if not connection.is_closed and connection.is_idle:
+            if not connection.is_closed and connection.is_idle and not connection.must_log_in:
                 return connection
             connection.abort()
         host, port = address
@@ -144,6 +151,7 @@ class BrokerLink:
             client_id=self.options.client_id,
             timeout_s=self.options.request_timeout_s,
             connect_timeout_s=self.options.connect_timeout_s,
+            security=self._security,
         )
 
     def release(self, address: Address, connection: StreamConnection) -> None:

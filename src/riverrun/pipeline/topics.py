@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from riverrun.cli.support.client_config import security_of
 from riverrun.client.offsets import commit_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
@@ -49,7 +50,9 @@ def run_request(bootstrap: str, request: Callable[[ConnectionPool], Awaitable[Re
     """Run one request over its own connections: drivers send few, and from many threads."""
 
     async def connected() -> Result:
-        async with ConnectionPool(parse_bootstrap(bootstrap), client_id=CLIENT_ID) as pool:
+        async with ConnectionPool(
+            parse_bootstrap(bootstrap), client_id=CLIENT_ID, security=security_of(bootstrap)
+        ) as pool:
             return await request(pool)
 
     return asyncio.run(connected())

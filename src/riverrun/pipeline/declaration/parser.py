@@ -8,7 +8,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from riverrun.cli.support.client_config import ClusterAddress
 from riverrun.client.pool import parse_bootstrap
+from riverrun.client.security import NAMES as SECURITY_NAMES
 from riverrun.pipeline.declaration.document import Document, read_document
 from riverrun.pipeline.declaration.model import (
     FILE_FORMATS,
@@ -93,7 +95,7 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     pipeline = Pipeline(
         name=name,
         file=path,
-        bootstrap=address,
+        bootstrap=ClusterAddress.of(address, properties=_login(client)),
         state=state,
         checkpoints=checkpoints,
         environment=None if environment is None else _resolved_path(folder, environment),
@@ -109,6 +111,11 @@ def pipeline_of(document: Document, path: Path, *, bootstrap: str | None = None)
     if reporter.problems:
         raise DeclarationError(document.file, reporter.problems)
     return pipeline
+
+
+def _login(client: Mapping[str, str]) -> dict[str, str]:
+    """The client settings for TLS and logins. The driver itself connects with them too."""
+    return {name: text for name, text in client.items() if name in SECURITY_NAMES}
 
 
 def _check_client(head: Section, client: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self, TypeVar
 
+from riverrun.cli.support.client_config import security_of
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import LATEST
@@ -209,6 +210,7 @@ def _pool(bootstrap: str) -> ConnectionPool:
         request_timeout_s=RESPONSE_SECONDS_MAX,
         connect_timeout_s=RESPONSE_SECONDS_MAX,
         retry=TRIES,
+        security=security_of(bootstrap),
     )
 
 

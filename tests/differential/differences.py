@@ -54,6 +54,25 @@ DIFFERENCES = (
         ours="<words>",
     ),
     Difference(
+        reason="riverrun adds an error message to refused transactional batches.",
+        script="transactions-*",
+        path="*.error_message",
+        theirs=None,
+        ours="<words>",
+    ),
+    Difference(
+        reason="riverrun recognises a retry after the end of its transaction, which Kafka refuses.",
+        script="transactions-produced",
+        ask="* a duplicate after the end",
+    ),
+    Difference(
+        reason="riverrun refuses a stale epoch itself; Kafka asks the coordinator first.",
+        script="transactions-*",
+        ask="* epoch*",
+        path="*.log_start_offset",
+        theirs=-1,
+    ),
+    Difference(
         reason="riverrun does not decompress batches; Kafka does and fails without a message.",
         script="produce-broken-inside",
     ),

@@ -14,6 +14,7 @@ from tests.differential.scripts import (
     producing,
     quotas,
     topics,
+    transactional_data,
     transactions,
     wire,
 )
@@ -55,6 +56,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "produce-idempotent": producing.idempotent,
         "producer-ids": producing.producer_ids,
         **transactions.SCRIPTS,
+        **transactional_data.SCRIPTS,
         "fetch-positions": fetching.positions,
         "fetch-sizes": fetching.sizes,
         "fetch-epochs": fetching.epochs,

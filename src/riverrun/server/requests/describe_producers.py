@@ -11,6 +11,7 @@ Version 0 (KIP-664).
 from __future__ import annotations
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicName
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
@@ -70,7 +71,9 @@ def _described(
         services.access.require(context, AclOperation.READ, ResourceType.TOPIC, topic)
         partition = services.replicas.find(topic, index)
         if partition is None:
-            raise KafkaError(missing(services, topic, index))
+            is_topic = TopicName(topic) in services.metadata.current.topics_by_name
+            message = None if is_topic else f"There is no topic {topic}."
+            raise KafkaError(missing(services, topic, index), message)
     except KafkaError as error:
         return PartitionResponse(
             partition_index=index,

@@ -47,7 +47,7 @@ from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import endpoints_of, leader_of, missing, topic_name
 from riverrun.server.dispatch.router import Refused
 from riverrun.server.transactions.transactional_produce import Attempts
-from riverrun.server.transactions.verification import produce_error
+from riverrun.server.transactions.verification import NotVerified, produce_error
 from riverrun.wire.produce import (
     NO_RECORDS,
     SERVED_FROM,
@@ -76,6 +76,7 @@ RECORD_ERRORS = (
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
 )
 
 
@@ -293,7 +294,9 @@ def _failed(
         wanted.topic,
         wanted.partition,
         code,
-        log_start_offset=_start_offset(partition, code, batch),
+        log_start_offset=-1
+        if isinstance(error, NotVerified)
+        else _start_offset(partition, code, batch),
         record_errors=error.record_errors if isinstance(error, InvalidRecord) else (),
         error_message=message,
     )

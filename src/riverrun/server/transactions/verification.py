@@ -212,7 +212,11 @@ def transaction_coordinator(image: Image, transactional_id: str) -> NodeId | Non
     return None if leader == NO_LEADER else leader
 
 
-def produce_error(outcome: ErrorCode, version: int) -> KafkaError | None:
+class NotVerified(KafkaError):
+    """The transaction of a batch was not confirmed."""
+
+
+def produce_error(outcome: ErrorCode, version: int) -> NotVerified | None:
     """The error of a Produce request of this version whose transaction was not confirmed.
 
     NOT_ENOUGH_REPLICAS is retried by all clients, and without a refresh of metadata.
@@ -222,14 +226,16 @@ def produce_error(outcome: ErrorCode, version: int) -> KafkaError | None:
     if outcome in UNREACHABLE or (
         outcome is ErrorCode.CONCURRENT_TRANSACTIONS and version < IMPLICIT_SINCE
     ):
-        return KafkaError(
+        return NotVerified(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "Unable to verify the partition has been added to the transaction. "
             f"Underlying error: {outcome.name}",
         )
     if outcome is ErrorCode.PRODUCER_FENCED:
-        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return NotVerified(ErrorCode.INVALID_PRODUCER_EPOCH)
     is_abortable = outcome is ErrorCode.TRANSACTION_ABORTABLE
     if outcome is ErrorCode.INVALID_TXN_STATE or (is_abortable and version < ABORTABLE_SINCE):
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction")
-    return KafkaError(outcome)
+        return NotVerified(
+            ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction"
+        )
+    return NotVerified(outcome)

@@ -122,10 +122,13 @@ def _position_of(files: Files, file: File, view: SegmentView, offset: int) -> in
 def _batches_from(
     files: Files, file: File, segment: TimedView, offset: int, timestamp: int = -1
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
-    """Batches from an offset on that may hold a record that late, with their records."""
+    """Batches from an offset on that may hold a record that late, with their records.
+
+    Transaction markers count as records, as in Kafka: a segment's largest timestamp includes them.
+    """
     view = segment.view
     for position, header, _ in headers(file, _position_of(files, file, view, offset), view.size):
-        if header.max_timestamp >= timestamp and not header.is_control:
+        if header.max_timestamp >= timestamp:
             yield header, read_records(file.read_at(position, header.size))
 
 

@@ -98,7 +98,7 @@ class FakeListener(Listener):
 class Network:
     """A listener with fake request modules, and connections without sockets."""
 
-    def __init__(self, modules: Mapping[ApiKey, Any] | None = None, **settings: int) -> None:
+    def __init__(self, modules: Mapping[ApiKey, Any] | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
         self.metrics = Metrics()
         self.bugs: list[BaseException] = []

@@ -43,6 +43,33 @@ def test_connections_are_limited_per_node_and_per_address() -> None:
     assert not network.connect("10.0.0.1")[1].is_closed
 
 
+def test_some_addresses_have_other_limits() -> None:
+    network = Network(
+        connections_per_ip_max=1, connections_per_ip_overrides="10.0.0.2:2, [fd00::1]:0"
+    )
+    assert not network.connect("10.0.0.2")[1].is_closed
+    assert not network.connect("10.0.0.2")[1].is_closed
+    assert network.connect("10.0.0.2")[1].is_closed
+    assert network.connect("fd00::1")[1].is_closed
+    assert not network.connect("10.0.0.1")[1].is_closed
+
+
+def test_connections_that_come_too_fast_wait_for_their_turn() -> None:
+    async def scenario() -> None:
+        network = Network(HEARTBEATS, connection_rate_max=2)
+        early = [network.connect() for _ in range(20)]
+        assert all(transport.is_reading_now for _, transport in early)
+        late = [network.connect() for _ in range(25)]
+        assert [transport.is_closed for _, transport in late] == [False] * 21 + [True] * 4
+        assert not late[5][1].is_reading_now
+        assert network.count("riverrun_connections_delayed_total") == 20
+        assert network.count(REFUSED, reason="max_connection_creation_rate") == 4
+        for connection, _ in early + late:
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
 def test_idle_connection_is_closed() -> None:
     network = Network(HEARTBEATS, idle_ms_max=10_000)
     (_, silent), (busy, busy_transport) = network.connect(), network.connect()
@@ -127,7 +154,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Any], None]:
     return run_it
 
 
-def real_listener(modules: Mapping[ApiKey, Any], **settings: int) -> Listener:
+def real_listener(modules: Mapping[ApiKey, Any], **settings: Any) -> Listener:
     metrics, clock = Metrics(), SystemClock()
     router = Router(object(), metrics=metrics, clock=clock, modules=modules)
     return Listener(router, NetworkSettings(**settings), clock=clock, metrics=metrics)

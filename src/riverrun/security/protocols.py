@@ -9,6 +9,10 @@ from typing import Final
 from riverrun.model.settings import SettingError
 
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
+MAX_CONNECTIONS: Final = "max.connections"
+CREATION_RATE: Final = "max.connection.creation.rate"
+LISTENER_LIMITS: Final = (MAX_CONNECTIONS, CREATION_RATE)
+"""Limits of connections that may be given for one listener."""
 LISTENER_PREFIX: Final = "listener.name."
 """Before the name of a listener and a setting of it."""
 CONTROLLER: Final = "CONTROLLER"

@@ -38,7 +38,7 @@ from riverrun.server.controller_link.controller_registration import ControllerRe
 from riverrun.server.controller_link.lifecycle import Phase
 from riverrun.server.controller_link.probe import BrokerProbe
 from riverrun.server.dispatch.broker_visibility import BrokerVisibility
-from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.context import CONTROLLER, Peer
 from riverrun.server.dispatch.controller_router import build_controller_router
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.image_waits import ImageWaits
@@ -47,6 +47,7 @@ from riverrun.server.dispatch.router import Router
 from riverrun.server.formation.decision import Formed
 from riverrun.server.formation.formation import Formation
 from riverrun.server.logs import error_text
+from riverrun.server.network.connection_limits import ConnectionLimits
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.live_settings import listener_updates
@@ -308,6 +309,12 @@ class Node:
             send_memory=services.send_memory,
             closed=closed,
             guards=services.security.guards,
+            limits=ConnectionLimits(
+                self.settings.network,
+                self.settings.given,
+                (CONTROLLER, services.quotas.exempt_listener or CONTROLLER),
+                services.quotas.connection_rate,
+            ),
         )
 
     def _register_controller(self, services: NodeServices, channels: ControllerChannels) -> None:

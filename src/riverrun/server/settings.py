@@ -34,6 +34,7 @@ from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.host.settings import PROCESSES, HostSettings
 from riverrun.server.metrics.settings import MetricsSettings
+from riverrun.server.network.connection_limits import check_connection_limits
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.security.quota_settings import QuotaSettings
 from riverrun.server.security.settings import (
@@ -205,6 +206,7 @@ class NodeSettings:
                 raise SettingError(name, shown, f"unknown setting; {hint}")
         groups = {field: group.from_texts(texts) for field, group in GROUPS.items()}
         made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]
+        check_connection_limits(made.network, texts)
         if len(made.identity.log_dirs) != 1:
             raise SettingError(
                 "log.dirs",

@@ -28,7 +28,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.settings import Setting, SettingKind
 from riverrun.placement.planner.stored_plan import HEADER
-from riverrun.security.protocols import LISTENER_PREFIX
+from riverrun.security.protocols import LISTENER_LIMITS, LISTENER_PREFIX
 from riverrun.security.tls import DYNAMIC_NAMES
 from riverrun.wire.messages import alter_configs_request as replacing_request
 from riverrun.wire.messages import alter_configs_response as replacing_response
@@ -318,7 +318,7 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
 
 
 def _check_security(resource: str, current: Texts, texts: Texts) -> None:
-    """Only the certificates of one listener of one broker may change at run time."""
+    """Only certificates and limits of one listener of one broker may change at run time."""
     for name in texts:
         if current.get(name) == texts[name]:
             continue
@@ -331,7 +331,8 @@ def _check_security(resource: str, current: Texts, texts: Texts) -> None:
         if not name.startswith(LISTENER_PREFIX):
             continue
         _, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
-        if resource == CLUSTER or setting not in DYNAMIC_NAMES:
+        is_limit = setting in LISTENER_LIMITS and (texts[name] or "").strip().isdigit()
+        if resource == CLUSTER or (setting not in DYNAMIC_NAMES and not is_limit):
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Cannot update these configs dynamically: {name}"
             )

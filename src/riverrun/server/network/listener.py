@@ -21,6 +21,7 @@ from riverrun.ports.metrics import Counter, Metrics
 from riverrun.server.dispatch.context import Peer
 from riverrun.server.dispatch.router import Refused, Router
 from riverrun.server.network.connection import ClientConnection
+from riverrun.server.network.connection_limits import ConnectionLimits
 from riverrun.server.network.memory import ReceiveMemory, SendMemory
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.network.tls_acceptor import TlsAcceptor
@@ -54,13 +55,17 @@ class Listener:
         send_memory: SendMemory | None = None,
         closed: Callable[[Peer], None] | None = None,
         guards: Mapping[str, ListenerGuard] | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         """``router`` serves the addresses that are started without a router of their own.
         ``closed`` is called for every connection that ends. ``guards`` protect the addresses with
-        TLS or SASL, by name.
+        TLS or SASL, by name. ``limits`` decide about new connections; by default those of
+        ``settings``.
         """
         self._router = router
         self._guards = guards or {}
+        self._limits = limits or ConnectionLimits(settings, {}, (), lambda _: None)
+        self._per_listener: dict[str, int] = {}
         self._acceptors: list[TlsAcceptor] = []
         self._routers: dict[str, Router] = {}
         self._closed = closed
@@ -86,6 +91,9 @@ class Listener:
         self.bytes_received = counter("riverrun_received_bytes_total", "Bytes from clients.")
         self.bytes_sent = counter("riverrun_sent_bytes_total", "Bytes to clients.")
         self._accepted = counter("riverrun_connections_accepted_total", "Connections accepted.")
+        self._delayed = counter(
+            "riverrun_connections_delayed_total", "Connections above the rate of new connections."
+        )
         self._refusals: dict[str, Counter] = {}
         metrics.gauge("riverrun_connections", "Open connections.", lambda: len(self._connections))
         metrics.gauge(
@@ -112,9 +120,11 @@ class Listener:
         """The protection of the address with this name; None for PLAINTEXT."""
         return self._guards.get(name)
 
-    def configure(self, settings: NetworkSettings) -> None:
-        """Use new limits. Options that are set when a connection begins stay as they are."""
+    def configure(self, settings: NetworkSettings, texts: Mapping[str, str]) -> None:
+        """Use new limits. Options that are set when a connection begins stay as they are.
+        ``texts`` may have limits of single listeners."""
         self.settings = settings
+        self._limits.configure(settings, texts)
 
     async def start(
         self,
@@ -202,19 +212,27 @@ class Listener:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Whether a new connection is within the limits."""
-        host = connection.peer.client_host
+        """Whether a new connection is within the limits. It may have to wait for its turn."""
+        name, host = connection.peer.listener, connection.peer.client_host
         from_host = self._per_host.get(host, 0)
         if self._all_closed is not None:
             return False
-        if len(self._connections) >= self.settings.connections_max:
-            self.refused(connection.peer, Refused("max_connections", "too many connections"))
-            return False
-        if from_host >= self.settings.connections_per_ip_max:
-            text = "too many connections from one address"
-            self.refused(connection.peer, Refused("max_connections_per_ip", text))
-            return False
         now = self._clock.monotonic()
+        arrival = self._limits.check(
+            name,
+            host,
+            on_node=len(self._connections),
+            on_listener=self._per_listener.get(name, 0),
+            from_address=from_host,
+            now=now,
+        )
+        if arrival.refusal is not None:
+            self.refused(connection.peer, Refused(arrival.refusal, arrival.detail))
+            return False
+        if arrival.seconds > 0:
+            connection.mute(arrival.seconds)
+            self._delayed.value += 1
+        self._per_listener[name] = self._per_listener.get(name, 0) + 1
         self._connections[connection.peer.connection_id] = connection
         self._activity[connection.peer.connection_id] = ConnectionActivity(0, 0, now, now)
         self._per_host[host] = from_host + 1
@@ -233,6 +251,7 @@ class Listener:
             return
         del self._activity[connection.peer.connection_id]
         host = connection.peer.client_host
+        self._per_listener[connection.peer.listener] -= 1
         self._per_host[host] -= 1
         if self._per_host[host] == 0:
             del self._per_host[host]

@@ -19,7 +19,9 @@ def listener_updates(services: NodeServices, listener: Listener) -> Callable[[De
 
     def published(delta: Delta, image: Image) -> None:
         if any(kind is ConfigType.BROKER for kind, _ in delta.changed_configs):
-            listener.configure(services.configs.effective(image, settings.network))
-            services.security.configure(image.config(ConfigType.BROKER, str(settings.node_id)))
+            own = image.config(ConfigType.BROKER, str(settings.node_id))
+            effective = services.configs.effective(image, settings.network)
+            listener.configure(effective, {**settings.given, **own})
+            services.security.configure(own)
 
     return published

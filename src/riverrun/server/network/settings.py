@@ -31,7 +31,9 @@ class NetworkSettings(Settings):
         name="max.connections",
         at_least=0,
         live=True,
-        doc="Open connections of the node; further ones are closed at once.",
+        doc="Open connections of the node; further ones are closed at once. With the prefix of a"
+        " listener: open connections of that listener. Listeners between nodes are not limited by"
+        " the number for the whole node, unless clients use them too.",
     )
     connections_per_ip_max: int = setting(
         INT_MAX,
@@ -39,6 +41,21 @@ class NetworkSettings(Settings):
         at_least=0,
         live=True,
         doc="Open connections from one address; further ones are closed at once.",
+    )
+    connections_per_ip_overrides: str = setting(
+        "",
+        name="max.connections.per.ip.overrides",
+        live=True,
+        doc="Other limits for some addresses, as ADDRESS:COUNT,ADDRESS:COUNT. The count follows the"
+        " last colon.",
+    )
+    connection_rate_max: int = setting(
+        INT_MAX,
+        name="max.connection.creation.rate",
+        at_least=0,
+        live=True,
+        doc="New connections in a second; further ones wait. With the prefix of a listener: new"
+        " connections of that listener.",
     )
     queued_bytes_max: int = setting(
         -1,

@@ -100,7 +100,7 @@ class ClientQuotas:
         self.table = QuotaTable(())
         self._settings = settings
         self._clock = clock
-        self._exempt_listener = exempt_listener
+        self.exempt_listener = exempt_listener
         self._entries: Mapping[EntryKey, Any] | None = None
         self._uses: dict[tuple[QuotaKind, str, str], QuotaUse] = {}
         self._found: dict[tuple[QuotaKind, str, str], QuotaUse | None] = {}
@@ -185,9 +185,13 @@ class ClientQuotas:
         count = partial(self._count, QuotaKind.MUTATION)
         return MutationPermits(use, count, now, is_strict=is_strict)
 
+    def connection_rate(self, address: str) -> float | None:
+        """The quota of an address; None: no limit."""
+        return self.table.connection_rate(address)
+
     def is_exempt(self, context: RequestContext) -> bool:
         """Whether a request comes from another node."""
-        return context.principal.kind == NODE_KIND or context.listener == self._exempt_listener
+        return context.principal.kind == NODE_KIND or context.listener == self.exempt_listener
 
     def uses(self) -> list[QuotaUse]:
         """The uses in the last windows, those nearest to their limit first."""

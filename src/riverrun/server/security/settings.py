@@ -15,6 +15,7 @@ from riverrun.model.settings import HOUR_MS, KiB, SettingError, SettingKind, Set
 from riverrun.security.mechanisms import MECHANISMS
 from riverrun.security.protocols import (
     CONTROLLER,
+    LISTENER_LIMITS,
     LISTENER_PREFIX,
     SecurityProtocol,
     parse_protocol_map,
@@ -321,7 +322,7 @@ def prefixed_setting(name: str) -> tuple[str, str | None, str] | None:
         return None
     listener, rest = match[1], match[2]
     known = {declared.name for group in PER_LISTENER for declared in group.declared()}
-    if rest in known:
+    if rest in known or rest in LISTENER_LIMITS:
         return listener, None, rest
     mechanism, _, rest = rest.partition(".")
     is_mechanism = mechanism.upper() in MECHANISMS

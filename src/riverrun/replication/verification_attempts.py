@@ -64,8 +64,10 @@ class VerificationAttempts:
         if attempt is not None and attempt.epoch == epoch and attempt.is_implicit == is_implicit:
             attempt.lowest_sequence = min(attempt.lowest_sequence, sequence)
             return attempt, False
+        is_stale = attempt is not None and epoch < attempt.epoch
         attempt = Attempt(producer_id, epoch, sequence, is_implicit=is_implicit)
-        self._attempts[producer_id] = attempt
+        if not is_stale:  # a zombie must not remove the attempt of its successor
+            self._attempts[producer_id] = attempt
         return attempt, True
 
     def is_current(self, attempt: Attempt) -> bool:

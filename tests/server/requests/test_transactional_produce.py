@@ -250,6 +250,23 @@ def test_marker_during_the_verification_refuses_the_batch() -> None:
     node.run(scenario())
 
 
+def test_zombie_does_not_disturb_the_verification_of_its_successor() -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        node.coordinator.held = asyncio.Event()
+        node.coordinator.codes = [NONE, ErrorCode.PRODUCER_FENCED]
+        sent = node.send(data(0, epoch=4))
+        await settle()
+        zombie = node.send(data(7, epoch=3))
+        await settle()
+        node.coordinator.held.set()
+        assert codes(await sent) == [NONE]
+        assert codes(await zombie) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+
+    node.run(scenario())
+
+
 def test_leader_change_during_the_verification_refuses_the_batch() -> None:
     node = TransactionalNode()
 

@@ -3,6 +3,7 @@
 cluster        the nodes as processes;  servers: how riverrun and Apache Kafka nodes are started
 cluster_pool   starts clusters for scenarios and reuses healthy ones
 clients        producers, consumers and administrators that record what they see
+moves          partitions that move meanwhile, and what moves leave behind
 history        the recorded operations
 probe          reads every replica and the quorum directly
 faults         the TCP proxy between nodes and clients, and damage to disks

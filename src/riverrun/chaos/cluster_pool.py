@@ -43,7 +43,7 @@ class ClusterPool:
         folder: Path | None = None,
         log: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self.peer, self.count = peer, count
+        self.peer, self._count = peer, count
         self._folder = folder or Path(tempfile.mkdtemp(prefix="riverrun-chaos-"))
         self._log = log
         self._built = 0
@@ -63,9 +63,13 @@ class ClusterPool:
         if not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def count_for(self, scenario: Scenario) -> int:
+        return max(self._count, scenario.nodes_min)
+
     def cluster_for(self, scenario: Scenario) -> RunningCluster:
         """A running cluster. Raises ``ClusterFailed``, or ``NoSmallDisk`` if it cannot mount it."""
-        key = (tuple(sorted(scenario.settings.items())), scenario.small_disk_bytes)
+        count = self.count_for(scenario)
+        key = (tuple(sorted(scenario.settings.items())), scenario.small_disk_bytes, count)
         if self._current is not None and self._current.key == key:
             return self._current
         self.discard()
@@ -74,12 +78,12 @@ class ClusterPool:
         size = scenario.small_disk_bytes
         cluster = ChaosCluster(
             folder=folder,
-            count=self.count,
+            count=count,
             settings={**LAG_SETTINGS, **scenario.settings},
             peer=self.peer,
-            small_disks=dict.fromkeys(range(1, self.count + 1), size) if size else {},
+            small_disks=dict.fromkeys(range(1, count + 1), size) if size else {},
         )
-        self._log(f"starting {self.count} nodes in {folder}")
+        self._log(f"starting {count} nodes in {folder}")
         cluster.__enter__()
         self._current = RunningCluster(cluster=cluster, probe=Probe(cluster), key=key)
         try:

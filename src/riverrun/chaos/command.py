@@ -47,7 +47,7 @@ def _check_extra() -> None:
 def run(
     scenarios: list[str] = typer.Argument(
         metavar="SCENARIO",
-        help="Scenario names, a family (replication, quorum or transactions), or all.",
+        help="Scenario names, a family (replication, quorum, transactions or moves), or all.",
     ),
     minutes: float | None = typer.Option(
         None,
@@ -62,7 +62,9 @@ def run(
         None, "--report", help="Write an HTML report with charts to this file."
     ),
     seed: int | None = typer.Option(None, "--seed", help="Seed of the random choices."),
-    nodes: int = typer.Option(3, "--nodes", min=1, max=9, help="Number of nodes."),
+    nodes: int = typer.Option(
+        3, "--nodes", min=1, max=9, help="Number of nodes; some scenarios need more."
+    ),
     rate: float = typer.Option(400, "--rate", min=1, help="Records per second."),
     peer: str = typer.Option(
         "riverrun", "--peer", envvar="PEER", help="riverrun, or kafka for comparison."

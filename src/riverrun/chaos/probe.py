@@ -131,6 +131,10 @@ class Probe:
                 return True
         return False
 
+    def request(self, number: int, key: ApiKey, message: Struct) -> Any:
+        """Send any request to a node. Raises one of NO_RESPONSE."""
+        return self._call(self._request(number, key, message, controller=False))
+
     def quorum(self, number: int) -> ProbedQuorum | None:
         """The quorum according to a node; None if it does not respond."""
         return self._call(self._quorum(number))

@@ -20,10 +20,12 @@ from riverrun.chaos.cluster import ChaosCluster, ClusterFailed, until
 from riverrun.chaos.cluster_pool import ClusterPool, RunningCluster, wait_until_up
 from riverrun.chaos.faults.disks import NoSmallDisk
 from riverrun.chaos.history import Action, History, Operation, OperationKind, write_history
+from riverrun.chaos.moves.leftovers import expect_nothing_left
+from riverrun.chaos.moves.mover import MovingAdministrator
 from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
 from riverrun.chaos.transactions.load import PARTITIONS, TransactionLoad
-from riverrun.model.names import METADATA_TOPIC
+from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC
 
 WARM_UP_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
@@ -135,22 +137,12 @@ class ScenarioRunner:
             result.add_problem(ScenarioVerdict.STUCK, f"the cluster did not start: {error}")
             return result
         self._runs += 1
-        history = History()
         topic = f"{scenario.name}-{self._runs}"
-        load = Load(
-            replicas=min(3, self._pool.count),
-            # Transactional clients need a share of the machine too.
-            rate=self._rate / 4 if scenario.has_transactions else self._rate,
-            has_administrator=scenario.has_administrator,
-        )
-        workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
-        transactions: TransactionLoad | None = None
-        if scenario.has_transactions:
-            transactions = TransactionLoad(history, place.cluster.bootstrap, topic)
-        self._run_faults(scenario, seed, place, workload, transactions, result)
-        result.operations = history.operations()
-        self._check(scenario, place, workload, result)
-        violations = [] if transactions is None else transactions.check()
+        arena = self._arena(scenario, seed, place, topic)
+        self._run_faults(scenario, arena, result)
+        result.operations = arena.history.operations()
+        self._check(scenario, place, arena.workload, result)
+        violations = [] if arena.transactions is None else arena.transactions.check()
         if violations:
             texts = [str(each) for each in violations[:VIOLATIONS_SHOWN_MAX]]
             result.add_problem(
@@ -165,38 +157,52 @@ class ScenarioRunner:
             self._pool.discard()
         return result
 
-    def _missing(self, scenario: Scenario) -> str | None:
-        if self._pool.count < scenario.nodes_min:
-            return f"needs {scenario.nodes_min} nodes"
-        if self._pool.peer != "riverrun" and (scenario.needs_agent or scenario.small_disk_bytes):
-            return f"{self._pool.peer} does not support this fault"
-        return None
-
-    def _run_faults(
-        self,
-        scenario: Scenario,
-        seed: int,
-        place: RunningCluster,
-        workload: ChaosWorkload,
-        transactions: TransactionLoad | None,
-        result: ScenarioResult,
-    ) -> None:
-        cluster, probe, history = place.cluster, place.probe, workload.history
-        arena = Arena(
-            cluster,
-            probe,
+    def _arena(self, scenario: Scenario, seed: int, place: RunningCluster, topic: str) -> Arena:
+        """The cluster with all clients of a scenario, which are not started yet."""
+        history = History()
+        load = Load(
+            replicas=min(3, self._pool.count_for(scenario)),
+            # Transactional clients need a share of the machine too.
+            rate=self._rate / 4 if scenario.has_transactions else self._rate,
+            has_administrator=scenario.has_administrator,
+        )
+        workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
+        transactions: TransactionLoad | None = None
+        if scenario.has_transactions:
+            transactions = TransactionLoad(history, place.cluster.bootstrap, topic)
+        mover: MovingAdministrator | None = None
+        if scenario.has_moves:
+            nodes, rng = list(place.cluster.nodes), random.Random(f"mover {seed}")
+            where = (history, place.cluster.bootstrap)
+            mover = MovingAdministrator(*where, [topic, OFFSETS_TOPIC], nodes, rng=rng)
+        return Arena(
+            place.cluster,
+            place.probe,
             history,
             workload,
             rng=random.Random(seed),
             log=lambda text: self._log(f"  {history.now():6.2f} s  {text}"),
             transactions=transactions,
+            mover=mover,
         )
+
+    def _missing(self, scenario: Scenario) -> str | None:
+        needs_ours = scenario.needs_agent or scenario.small_disk_bytes or scenario.has_moves
+        if self._pool.peer != "riverrun" and needs_ours:
+            return f"{self._pool.peer} does not support this fault"
+        return None
+
+    def _run_faults(self, scenario: Scenario, arena: Arena, result: ScenarioResult) -> None:
+        cluster, probe, history = arena.cluster, arena.probe, arena.history
+        workload, transactions = arena.workload, arena.transactions
         try:
             workload.start()
             probe.watch(history, workload.topic)
             arena.progress_everywhere(seconds=30)
             if transactions is not None:
-                self._start_transactions(place, load=workload.load, transactions=transactions)
+                self._start_transactions(cluster, load=workload.load, transactions=transactions)
+            if arena.mover is not None:
+                arena.mover.start()
             arena.wait(WARM_UP_SECONDS)
             scenario.happen(arena)
             arena.note("all faults end")
@@ -204,6 +210,10 @@ class ScenarioRunner:
                 history.add("arena", Action.FAULT, node=number, value="", text=str(node.state))
             cluster.recover()
             wait_until_up(cluster, probe, SETTLE_SECONDS_MAX)
+            if arena.mover is not None:
+                arena.mover.finish()
+                expect_nothing_left(cluster, probe)
+                self._log(f"  {arena.mover.requests} moves, {arena.mover.plans} plans")
             arena.all_in_sync(seconds=SETTLE_SECONDS_MAX)
             arena.progress_everywhere()
             if transactions is not None:
@@ -220,16 +230,18 @@ class ScenarioRunner:
         finally:
             if transactions is not None:
                 transactions.abandon()
+            if arena.mover is not None:
+                arena.mover.abandon()
             probe.unwatch()
         for text in cluster.died():
             result.add_problem(ScenarioVerdict.CRASHED, text)
 
     def _start_transactions(
-        self, place: RunningCluster, *, load: Load, transactions: TransactionLoad
+        self, cluster: ChaosCluster, *, load: Load, transactions: TransactionLoad
     ) -> None:
         small = Load(partitions=PARTITIONS, replicas=load.replicas)
         for name in (transactions.inputs, transactions.outputs):
-            create_topic(place.cluster.bootstrap, name, small)
+            create_topic(cluster.bootstrap, name, small)
         transactions.start()
         transactions.progress(seconds=TRANSACTIONS_START_SECONDS_MAX)
 

@@ -14,6 +14,7 @@ from riverrun.chaos.clients.workload import ChaosWorkload
 from riverrun.chaos.cluster import ChaosCluster, until
 from riverrun.chaos.faults.link_faults import CLIENTS, Mode
 from riverrun.chaos.history import Action, History
+from riverrun.chaos.moves.mover import MovingAdministrator
 from riverrun.chaos.probe import PartitionView, Probe, ProbedQuorum
 from riverrun.chaos.transactions.load import TransactionLoad
 from riverrun.coordinator.hashing import partition_of
@@ -40,10 +41,12 @@ class Arena:
         rng: random.Random,
         log: Callable[[str], None],
         transactions: TransactionLoad | None = None,
+        mover: MovingAdministrator | None = None,
     ) -> None:
         self.cluster, self.probe, self.history = cluster, probe, history
         self.workload, self.rng = workload, rng
         self.transactions = transactions
+        self.mover = mover
         self._log = log
 
     @property

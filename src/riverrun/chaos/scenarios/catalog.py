@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from riverrun.chaos.scenarios import moves as move_scenarios
 from riverrun.chaos.scenarios import quorum as quorum_scenarios
 from riverrun.chaos.scenarios import replication as replication_scenarios
 from riverrun.chaos.scenarios import transactions as transaction_scenarios
@@ -11,6 +12,7 @@ ALL = (
     *replication_scenarios.SCENARIOS,
     *quorum_scenarios.SCENARIOS,
     *transaction_scenarios.SCENARIOS,
+    *move_scenarios.SCENARIOS,
 )
 BY_NAME = {scenario.name: scenario for scenario in ALL}
 
@@ -31,5 +33,6 @@ def choose(words: list[str]) -> list[Scenario]:
             raise UnknownScenario(word)
         chosen.update({scenario.name: scenario for scenario in found})
     return sorted(
-        chosen.values(), key=lambda s: (s.small_disk_bytes, sorted(s.settings), s.discards_cluster)
+        chosen.values(),
+        key=lambda s: (s.small_disk_bytes, s.nodes_min, sorted(s.settings), s.discards_cluster),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from riverrun.chaos.faults import disks
 from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
-from riverrun.chaos.scenarios.voter_changes import add_voter, remove_voter
+from riverrun.chaos.scenarios.voter_changes import add_voter, make_voter_again, remove_voter
 
 FAMILY = "quorum"
 SMALL_DISK_BYTES = 96 << 20
@@ -174,7 +174,7 @@ def voter_removed_while_the_leader_dies(arena: Arena) -> None:
     arena.wait(1.0)
     arena.start(leader)
     arena.metadata_progress(seconds=20)
-    _make_voter_again(arena, leaving)
+    make_voter_again(arena, leaving)
 
 
 def voter_added_while_the_leader_dies(arena: Arena) -> None:
@@ -189,17 +189,7 @@ def voter_added_while_the_leader_dies(arena: Arena) -> None:
     arena.wait(1.0)
     arena.start(leader)
     arena.metadata_progress(seconds=20)
-    _make_voter_again(arena, leaving)
-
-
-def _make_voter_again(arena: Arena, number: int) -> None:
-    def is_voter() -> bool:
-        if number in arena.quorum().voters:
-            return True
-        add_voter(arena, number).outcome()
-        return False
-
-    arena.expect(is_voter, seconds=20, what=f"node {number} is a voter again")
+    make_voter_again(arena, leaving)
 
 
 def snapshots_under_load(arena: Arena) -> None:

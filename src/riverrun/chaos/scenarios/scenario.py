@@ -20,11 +20,14 @@ class Scenario:
     has_administrator: bool = False
     has_transactions: bool = False
     """Whether transactional clients run beside the others."""
+    has_moves: bool = False
+    """Whether partitions move all the time."""
     small_disk_bytes: int = 0
     """The size of every node's file system; 0 means the machine's own file system."""
     settings: Mapping[str, str] = field(default_factory=dict)
     needs_agent: bool = False
     nodes_min: int = 3
+    """A run that was started with fewer nodes has this many."""
     may_fail_sends: bool = True
     """Whether sends may fail; retries cover all but long outages."""
     silence_seconds_max: float | None = None

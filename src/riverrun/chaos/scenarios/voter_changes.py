@@ -66,3 +66,15 @@ def add_voter(arena: Arena, number: int) -> PendingVoterChange:
     return PendingVoterChange(
         arena.probe.request_controller(arena.controller(), ApiKey.ADD_RAFT_VOTER, message)
     )
+
+
+def make_voter_again(arena: Arena, number: int) -> None:
+    """Add a voter that was removed, until it is one."""
+
+    def is_voter() -> bool:
+        if number in arena.quorum().voters:
+            return True
+        add_voter(arena, number).outcome()
+        return False
+
+    arena.expect(is_voter, seconds=20, what=f"node {number} is a voter again")

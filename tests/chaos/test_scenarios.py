@@ -1,4 +1,4 @@
-"""Every scenario once, on three real nodes.
+"""Every scenario once, on three or four real nodes.
 
 Scenarios with equal settings share a cluster.
 """

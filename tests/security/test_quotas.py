@@ -82,7 +82,7 @@ def test_client_that_waits_stays_within_its_rate(
         used += amount * limit
         largest = max(largest, amount * limit)
         now += rate.wait(limit, now) + pause
-        assert used <= limit * (now - began + WINDOWS * WINDOW) * (1 + 1e-9) + largest
+        assert used <= limit * (now - began + (WINDOWS + 1) * WINDOW) * (1 + 1e-9) + largest
 
 
 @given(RATES, st.floats(0.001, 100.0))

@@ -164,19 +164,21 @@ class SampledRate:
         self._samples_max = samples_max
         self._window = window
         self._samples: deque[list[float]] = deque()
+        """First event, amount and last event of each."""
 
     def record(self, amount: float, now: float) -> None:
         samples = self._samples
         if samples and now - samples[-1][0] < self._window:
             samples[-1][1] += amount
+            samples[-1][2] = now
         else:
-            samples.append([now, amount])
+            samples.append([now, amount, now])
         self._drop_old(now)
 
     def measure(self, now: float) -> float:
         """The amount for each second."""
         self._drop_old(now)
-        return sum(amount for _, amount in self._samples) / self._seconds(now)
+        return sum(amount for _, amount, _ in self._samples) / self._seconds(now)
 
     def wait(self, limit: float, now: float) -> float:
         """The seconds after which the rate is at the limit again; 0 if it is not above it."""
@@ -194,8 +196,10 @@ class SampledRate:
         return elapsed or self._window
 
     def _drop_old(self, now: float) -> None:
+        """Drop samples whose last event is too old. One that began earlier is kept whole, so the
+        time that the samples cover is not longer than it seems."""
         samples, age = self._samples, self._samples_max * self._window
-        while samples and now - samples[0][0] >= age:
+        while samples and now - samples[0][2] >= age:
             samples.popleft()
 
 

@@ -42,6 +42,8 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
+_EMPTY_DEFAULTS: Final = ("max.connections.per.ip.overrides", "authorizer.class.name")
+"""Kafka shows their default as an empty text, that of others not at all."""
 # Kafka accepts some settings in coarser units. The default belongs to the coarse name
 # (KAFKA-2143), and clients can see that.
 _COARSE_DEFAULTS: Final[Mapping[str, int | None]] = {
@@ -118,7 +120,8 @@ class Configs:
             coarse = _COARSE_DEFAULTS[name]
             return None if coarse is None else str(coarse)
         setting = self.node[name]
-        if setting.default == "" or (name in _OWN and name in self.given):
+        is_empty = setting.default == "" and name not in _EMPTY_DEFAULTS
+        if is_empty or (name in _OWN and name in self.given):
             return None
         return render(setting, setting.default)
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin._resource import ResourceType
 from riverrun.chaos.clients.workload import Load, create_topic
 from riverrun.chaos.cluster import ChaosCluster, until
 from riverrun.chaos.cluster_pool import START_SECONDS_MAX, wait_until_up
-from riverrun.chaos.moves.leftovers import leftover
+from riverrun.chaos.moves.leftovers import leftover, ongoing_moves
 from riverrun.chaos.probe import Probe
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
@@ -75,3 +75,38 @@ def test_a_throttle_is_left_behind_until_it_is_removed(
     until(
         lambda: leftover(cluster, probe) is None, seconds=FOUND_SECONDS_MAX, what="nothing is left"
     )
+
+
+def test_a_reassignment_to_a_paused_node_is_left_until_the_node_goes_on(tmp_path: Path) -> None:
+    short = {"reassignment.grace.ms": "500"}
+    with ChaosCluster(folder=tmp_path, count=3, settings=short) as cluster:
+        probe = Probe(cluster)
+        try:
+            wait_until_up(cluster, probe, START_SECONDS_MAX)
+            create_topic(cluster.bootstrap, "events", Load(partitions=1, replicas=1))
+            view = probe.topic("events")
+            assert view is not None
+            source = view.partitions[0].leader
+            quorum = probe.quorum(source)
+            assert quorum is not None
+            destination = next(n for n in cluster.nodes if n not in (source, quorum.leader))
+            cluster.pause(destination)
+            try:
+                # Only a broker whose session has not expired gets replicas.
+                assert probe.move("events", {0: (destination,)})
+                (move,) = ongoing_moves(probe, source)
+                assert (move.topic, move.partition, move.adding) == ("events", 0, (destination,))
+                until(
+                    lambda: "reassignments run" in (leftover(cluster, probe) or ""),
+                    seconds=FOUND_SECONDS_MAX,
+                    what="the reassignment is found",
+                )
+            finally:
+                cluster.resume(destination)
+            until(
+                lambda: leftover(cluster, probe) is None,
+                seconds=START_SECONDS_MAX,
+                what="the move ends and leaves nothing",
+            )
+        finally:
+            probe.close()

@@ -71,7 +71,7 @@ def expect_nothing_left(cluster: ChaosCluster, probe: Probe) -> None:
 def leftover(cluster: ChaosCluster, probe: Probe) -> str | None:
     """What is left of all moves; None if nothing is. All nodes must be up."""
     try:
-        node = next(iter(cluster.nodes))
+        node = cluster.running[0]
         moves = ongoing_moves(probe, node)
         if moves:
             return f"reassignments run: {moves}"

@@ -35,6 +35,61 @@ class Difference:
 
 DIFFERENCES = (
     Difference(
+        reason="riverrun shows an empty default as none.",
+        script="configs-broker",
+        path="*.configs[[]authorizer.class.name].*",
+    ),
+    Difference(
+        reason="riverrun shows an empty default as none.",
+        script="configs-broker",
+        path="*.configs[[]max.connections.per.ip.overrides].*",
+    ),
+    Difference(
+        reason="The default is empty: the names of protocols mean themselves.",
+        script="configs-broker",
+        path="*.configs[[]listener.security.protocol.map].*",
+    ),
+    Difference(
+        reason="GSSAPI is not supported, so the defaults differ.",
+        script="configs-broker",
+        path="*.configs[[]sasl.enabled.mechanisms].*",
+    ),
+    Difference(
+        reason="GSSAPI is not supported, so the defaults differ.",
+        script="configs-broker",
+        path="*.configs[[]sasl.mechanism.*].*",
+    ),
+    Difference(
+        reason="Only certificates of a listener change at run time.",
+        script="configs-broker",
+        path="*.configs[[]sasl.jaas.config].read_only",
+    ),
+    Difference(
+        reason="The default is the protocol of the first listener.",
+        script="configs-broker",
+        path="*.configs[[]security.inter.broker.protocol].*",
+    ),
+    Difference(
+        reason="Only certificates of a listener change at run time.",
+        script="configs-broker",
+        path="*.configs[[]ssl.c*].read_only",
+    ),
+    Difference(
+        reason="Only certificates of a listener change at run time.",
+        script="configs-broker",
+        path="*.configs[[]ssl.en*].read_only",
+    ),
+    Difference(
+        reason="Only certificates of a listener change at run time.",
+        script="configs-broker",
+        path="*.configs[[]ssl.protocol].read_only",
+    ),
+    Difference(
+        reason="Stores are PEM files.",
+        script="configs-broker",
+        path="*.configs[[]ssl.*store.type].*",
+    ),
+    Difference(
         reason="flush.before.ack is a setting of riverrun: fsync before an acknowledgement.",
         script="configs-topic",
         path="*.configs[[]flush.before.ack]",

@@ -35,16 +35,6 @@ class Difference:
 
 DIFFERENCES = (
     Difference(
-        reason="riverrun shows an empty default as none.",
-        script="configs-broker",
-        path="*.configs[[]authorizer.class.name].*",
-    ),
-    Difference(
-        reason="riverrun shows an empty default as none.",
-        script="configs-broker",
-        path="*.configs[[]max.connections.per.ip.overrides].*",
-    ),
-    Difference(
         reason="The default is empty: the names of protocols mean themselves.",
         script="configs-broker",
         path="*.configs[[]listener.security.protocol.map].*",

@@ -15,6 +15,7 @@ from tests.cluster.states import NONE, P, cluster, state, topic
 
 CONFIGS = make_configs({"min.insync.replicas": "2"})
 ELR = "eligible.leader.replicas.version"
+TRANSACTIONS = "transaction.version"
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 
@@ -88,7 +89,7 @@ def test_validate_only_changes_nothing() -> None:
 
 def test_first_controller_finalises_the_features_of_a_new_cluster() -> None:
     image = replayed(Image(), activate(CONFIGS, Image()).records)
-    assert image.features == {"metadata.version": 30, ELR: 1}
+    assert image.features == {"metadata.version": 30, ELR: 1, TRANSACTIONS: 2}
     assert image.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
     assert activate(CONFIGS, image).records == ()
 
@@ -97,3 +98,14 @@ def test_new_controller_elects_leaders_that_the_previous_one_did_not() -> None:
     image = cluster(P(NONE, (), elr=(2,), last=(1,)), fenced=(1,))
     image = replayed(image, activate(CONFIGS, image).records)
     assert state(topic(image).partitions[0]) == P(2, (2,))
+
+
+def test_transaction_version_is_raised_and_lowered() -> None:
+    image = cluster_of(1)
+    assert TRANSACTIONS not in image.features
+    for level, kind in ((1, UPGRADE), (2, UPGRADE), (1, SAFE), (2, UPGRADE), (0, SAFE)):
+        image, response = update(image, (TRANSACTIONS, level, kind))
+        assert response.error_code is ErrorCode.NONE
+        assert image.features.get(TRANSACTIONS, 0) == level
+    image, response = update(image, (TRANSACTIONS, 3, UPGRADE))
+    assert response.error_code is ErrorCode.INVALID_UPDATE_VERSION

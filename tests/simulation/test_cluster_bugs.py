@@ -31,8 +31,8 @@ def _delayed(faults: str, delay: float) -> str:
 FAULTS = {
     # Two isolated candidates request the vote of a third node at the same time.
     ClusterBug.VOTES_TWICE: (
-        "partition@1+8.5:node-1|node-3 slow-link@1.2+8:node-2|node-1,node-3=300 "
-        + repeated("kill@1.5+1.9:node-2", 0, 2.6, 5.2)
+        "partition@1+8.5:node-1|node-3 slow-link@1.2+8:node-2|node-1,node-3=150 "
+        + repeated("partition@1.5+1.4:node-2|node-1,node-3", 0, 2, 4, 6)
     ),
     ClusterBug.METADATA_IS_NOT_SYNCED: repeated(f"power-loss@1.5+0.5:{ALL}", 0, 2.5, 5),
     # A follower has truncated acknowledged records when the new leader is killed.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FEATURES: Final = {
     METADATA_VERSION_FEATURE: METADATA_VERSION,  # first: it determines all versions
     "eligible.leader.replicas.version": 1,
+    "transaction.version": 2,
 }
 
 

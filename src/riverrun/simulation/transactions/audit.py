@@ -13,6 +13,7 @@ from riverrun.client.fetcher import read_from
 from riverrun.client.offsets import committed_offsets
 from riverrun.client.partitions import fetch
 from riverrun.client.pool import ConnectionPool
+from riverrun.client.transactions import TRANSACTION_VERSION
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 from riverrun.simulation.failures import SafetyViolation
@@ -30,10 +31,14 @@ from riverrun.testing.transaction_checks import check_transactions
 from riverrun.testing.transaction_history import CommittedRead, FinalState, GroupKey, Row
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from riverrun.wire.messages.update_features_request import FeatureUpdateKey, UpdateFeaturesRequest
 
 AUDIT_PAUSE_SECONDS = 1.5
 RETRY_SECONDS = 0.2
 REPLICA_READS_MAX = 50
+VERSIONS = (2, 2, 1)
+CHANGE_PROBABILITY = 0.1
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 
 class TransactionAudit:
@@ -41,16 +46,22 @@ class TransactionAudit:
         self._run = run
 
     async def run(self, environment: Environment) -> None:
-        """Create the topics, then read them from their beginning again and again."""
+        """Create the topics, then read them from their beginning again and again. Sometimes change
+        the transaction version of the cluster; clients take it with their next connection.
+        """
         run = self._run
+        rng = run.world.stream(f"{environment.name}/{environment.loop.host.starts}")
         while True:
             async with run.pool(environment) as pool:
                 try:
+                    await _set_version(pool, rng.choice(VERSIONS))
                     await self._create_topics(pool)
                     while True:
                         for at in run.partitions:
                             await self._read(pool, at)
                         run.audits += 1
+                        if rng.random() < CHANGE_PROBABILITY:
+                            await _set_version(pool, rng.choice(VERSIONS))
                         await asyncio.sleep(AUDIT_PAUSE_SECONDS)
                 except (KafkaError, UnsupportedApi, OSError) as error:
                     run.world.record(f"{environment.name} gives up: {type(error).__name__}")
@@ -157,3 +168,15 @@ class TransactionAudit:
         if violations:
             more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
             raise SafetyViolation(f"{violations[0]}{more}")
+
+
+async def _set_version(pool: ConnectionPool, level: int) -> None:
+    """Finalise a transaction version. The controller refuses what is no change."""
+    for upgrade_type in (UPGRADE, SAFE_DOWNGRADE):
+        update = FeatureUpdateKey(
+            feature=TRANSACTION_VERSION, max_version_level=level, upgrade_type=upgrade_type
+        )
+        message = UpdateFeaturesRequest(timeout_ms=2500, feature_updates=(update,))
+        response = await pool.request(ApiKey.UPDATE_FEATURES, message)
+        if response.error_code is ErrorCode.NONE:
+            return

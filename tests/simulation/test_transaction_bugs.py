@@ -57,8 +57,11 @@ FAULTS = {
 
 def plan_for(bug: TransactionBug, seed: int) -> ClusterPlan:
     plan = draw_cluster_plan(seed, 3, has_transactions=True, bug=bug)
+    # In version 2 a late request is fenced, because each transaction has its own epoch.
+    is_old = bug is TransactionBug.LATE_REQUEST_IS_ACCEPTED
     return dataclasses.replace(
         plan,
+        transaction_versions=(1,) if is_old else plan.transaction_versions,
         faults=parse_schedule(FAULTS[bug]),
         faulty_seconds=10.0,
         forms_under_faults=False,

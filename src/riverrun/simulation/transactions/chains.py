@@ -80,7 +80,10 @@ class Chain:
         rng: random.Random,
     ) -> None:
         producer = TransactionalProducer(
-            pool, name, timeout_ms=TRANSACTION_TIMEOUT_MS, version_max=rng.choice((1, 2))
+            pool,
+            name,
+            timeout_ms=TRANSACTION_TIMEOUT_MS,
+            version_max=rng.choice(self._run.versions),
         )
         await producer.init()
         fetcher = Fetcher(pool, wait_ms=POLL_WAIT_MS, is_committed_only=True)

@@ -96,7 +96,10 @@ class Feeder:
 
     def _producer(self, pool: ConnectionPool, rng: random.Random) -> TransactionalProducer:
         return TransactionalProducer(
-            pool, self._id, timeout_ms=TRANSACTION_TIMEOUT_MS, version_max=rng.choice((1, 2))
+            pool,
+            self._id,
+            timeout_ms=TRANSACTION_TIMEOUT_MS,
+            version_max=rng.choice(self._run.versions),
         )
 
     async def _write(

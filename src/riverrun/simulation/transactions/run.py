@@ -31,6 +31,8 @@ class TransactionRun:
     world: World
     bootstrap: str
     replicas: int
+    versions: tuple[int, ...]
+    """A producer draws the newest transaction version that it uses."""
     is_feeding: bool = True
     is_chaining: bool = True
     has_twin: bool = True

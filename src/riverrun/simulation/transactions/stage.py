@@ -32,10 +32,19 @@ class Until(Protocol):
 
 
 class TransactionStage:
-    def __init__(self, world: World, cluster: SimulatedCluster, *, replicas: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        cluster: SimulatedCluster,
+        *,
+        replicas: int,
+        versions: tuple[int, ...],
+    ) -> None:
         self._world = world
         self._cluster = cluster
-        self.run = TransactionRun(world=world, bootstrap=cluster.bootstrap, replicas=replicas)
+        self.run = TransactionRun(
+            world=world, bootstrap=cluster.bootstrap, replicas=replicas, versions=versions
+        )
         self._audit = TransactionAudit(self.run)
         supervisor = cluster.supervisor
         for name in FEEDERS:

@@ -138,7 +138,9 @@ class ClusterScenario:
             supervisor.add(MOVER, self.mover.run)
         self.transactions: TransactionStage | None = None
         if plan.has_transactions:
-            self.transactions = TransactionStage(world, self.cluster, replicas=plan.replicas)
+            self.transactions = TransactionStage(
+                world, self.cluster, replicas=plan.replicas, versions=plan.transaction_versions
+            )
 
     @property
     def committed_transactions(self) -> int:

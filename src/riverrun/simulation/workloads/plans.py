@@ -137,6 +137,8 @@ class ClusterPlan:
     """Whether an administrator moves partitions between nodes."""
     has_transactions: bool = False
     """Whether clients also use transactions."""
+    transaction_versions: tuple[int, ...] = (1, 2)
+    """The newest transaction version of a transactional client, one of these."""
     plan_share: float = 0.0
     """The share of plans, which the controller runs, among the requests to move partitions."""
     balance_mode: str | None = None

@@ -1,0 +1,162 @@
+"""Transactions on the command line: why one is open, who waits for it, and how to end it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from riverrun.cli.transactions.admin import CoordinatedTransaction, PartitionTransaction
+from riverrun.cli.transactions.hanging import cause_of
+from riverrun.client.pool import ConnectionPool
+from riverrun.client.transactions import GroupMembership, ProducerFenced, TransactionalProducer
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.records.record import NewRecord
+from tests.cli.commands import Cli
+from tests.processes import Server
+
+SECONDS_MAX = 60
+RECORDS = [NewRecord(b"a"), NewRecord(b"b")]
+
+
+def place(topic: str) -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(0))
+
+
+def with_open_transaction(
+    node: Server, name: str, story: Callable[[TransactionalProducer], Awaitable[None]]
+) -> None:
+    """Commit a transaction of two records and an offset, and leave one of two records open."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(SECONDS_MAX), ConnectionPool([node.address]) as pool:
+            producer = TransactionalProducer(pool, name)
+            await producer.init()
+            await producer.begin()
+            await producer.send({place(name): RECORDS})
+            await producer.send_offsets({place(name): 0}, GroupMembership(f"{name}-group"))
+            await producer.commit()
+            await producer.begin()
+            await producer.send({place(name): RECORDS})
+            await story(producer)
+
+    asyncio.run(whole())
+
+
+async def told(cli: Cli, *words: str, code: int = 0) -> str:
+    """In a thread, because the command runs a loop of its own."""
+    return await asyncio.to_thread(cli.run, "transactions", *words, code=code)
+
+
+def test_open_transaction_is_described_with_what_it_holds_back(
+    node: Server, cli: Cli, name: str
+) -> None:
+    cli.run("topics", "create", name)
+
+    async def story(_: TransactionalProducer) -> None:
+        found: dict[str, Any] = json.loads(await told(cli, "describe", name, "--json"))
+        assert found["state"] == "Ongoing"
+        assert "its producer has not ended it" in found["cause"]
+        (partition,) = found["partitions"]
+        assert partition["start_offset"] == partition["last_stable_offset"] == 3
+        assert partition["records_held_back"] == 2
+        assert partition["groups"] == [f"{name}-group"]
+        listed = json.loads(await told(cli, "list", "--open", "--json"))
+        assert name in [row["transactional_id"] for row in listed]
+        assert await told(cli, "hanging", "--topic", name) == ""
+
+    with_open_transaction(node, name, story)
+
+
+def test_abort_ends_the_transaction_and_fences_its_producer(
+    node: Server, cli: Cli, name: str
+) -> None:
+    cli.run("topics", "create", name)
+
+    async def story(producer: TransactionalProducer) -> None:
+        assert await told(cli, "abort", name, "--yes") == f"Aborted the transaction of {name}.\n"
+        with pytest.raises(ProducerFenced):
+            await producer.commit()
+        await told(cli, "abort", name, "--yes", code=1)
+
+    with_open_transaction(node, name, story)
+    words = (name, "--from-beginning", "--until-end", "--isolation", "read_committed")
+    assert cli.read(*words) == "a\nb\n"
+
+
+def test_transaction_of_one_partition_is_aborted_by_its_first_offset(
+    node: Server, cli: Cli, name: str
+) -> None:
+    cli.run("topics", "create", name)
+    words = ("abort", "--topic", name, "--partition", "0", "--yes", "--start-offset")
+
+    async def story(_: TransactionalProducer) -> None:
+        await told(cli, *words, "2", code=4)
+        assert "starts at offset 3" in await told(cli, *words, "3")
+        await told(cli, *words, "3", code=4)
+
+    with_open_transaction(node, name, story)
+
+
+def test_unknown_id_suggests_a_similar_one(node: Server, cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name)
+
+    async def story(_: TransactionalProducer) -> None:
+        result = await asyncio.to_thread(cli.result, "transactions", "describe", f"{name}x")
+        assert result.exit_code == 4
+        assert f"did you mean {name}?" in result.stderr
+
+    with_open_transaction(node, name, story)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["id", "--topic", "t", "--partition", "0", "--start-offset", "1"], ["--topic=t"]]
+)
+def test_abort_needs_an_id_or_a_place(cli: Cli, words: list[str]) -> None:
+    assert cli.result("transactions", "abort", *words).exit_code == 2
+
+
+def coordinated(state: str, *partitions: TopicPartition) -> CoordinatedTransaction:
+    return CoordinatedTransaction(
+        transactional_id="id",
+        state=state,
+        producer_id=7,
+        producer_epoch=1,
+        timeout_ms=60_000,
+        started_ms=1000,
+        coordinator=1,
+        partitions=partitions,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "cause"),
+    [
+        ([], "no coordinator knows producer id 7"),
+        ([coordinated("CompleteCommit")], "id is CompleteCommit: the record arrived after its end"),
+        ([coordinated("Ongoing", place("u"))], "the transaction of id does not include"),
+        ([coordinated("Ongoing", place("t"))], None),
+        ([coordinated("PrepareCommit", place("t"))], None),
+    ],
+)
+def test_transaction_hangs_if_no_coordinator_will_end_it(
+    known: list[CoordinatedTransaction], cause: str | None
+) -> None:
+    found = PartitionTransaction(
+        partition=place("t"),
+        producer_id=7,
+        producer_epoch=1,
+        coordinator_epoch=0,
+        start_offset=3,
+        last_timestamp_ms=0,
+    )
+    reason = cause_of(found, known)
+    assert (reason is None) == (cause is None)
+    assert (cause or "") in (reason or "")
+
+
+def test_cause_names_the_time_that_is_left() -> None:
+    assert "aborted in 50 s" in coordinated("Ongoing").cause(11_000)
+    assert "timed out" in coordinated("Ongoing").cause(62_000)
+    assert "markers are missing" in coordinated("PrepareAbort").cause(2000)

@@ -25,7 +25,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
-	@echo "Installing riverrun into $(VENV) (13 packages, about 50 MB, half a minute)"
+	@echo "Installing riverrun into $(VENV) (17 packages, about 65 MB, half a minute)"
 	@$(INSTALL) --editable . || $(FAILED)
 	@$(BIN)/python -m compileall -q src # once, instead of in each node
 	@touch $@

@@ -14,7 +14,7 @@ from riverrun.chaos.runner import ScenarioRunner, ScenarioVerdict
 from riverrun.chaos.scenarios.catalog import choose
 from riverrun.chaos.scenarios.scenario import Scenario
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 SEED = 7
 
 

@@ -35,8 +35,9 @@ from riverrun.testing.transaction_history import (
 )
 
 PARTITIONS = 2
-SETTLE_SECONDS_MAX = 60.0
-PROGRESS_SECONDS_MAX = 30.0
+SETTLE_SECONDS_MAX = 90.0
+PROGRESS_SECONDS_MAX = 4 * CALL_SECONDS_MAX
+"""A chain whose transaction times out waits for a commit, an abort and a new producer in turn."""
 JOIN_SECONDS_MAX = 3 * CALL_SECONDS_MAX
 
 

@@ -10,6 +10,7 @@ from riverrun.model.settings import SettingError
 from riverrun.ports.files import lock_owner
 from riverrun.server.host.members import IDS_APART, HostMember, name_of
 from riverrun.server.host.settings import PROCESSES
+from riverrun.storage.kept_logs import KEPT_UNTIL
 
 
 class HostDirectoryError(SettingError):
@@ -79,12 +80,17 @@ def check_shrinking(members: Sequence[HostMember], placed: Mapping[int, str]) ->
 
 
 def held_partitions(directory: str) -> int:
-    """The number of partitions in the data directory of a node that does not run."""
+    """The number of partitions in the data directory of a node that does not run.
+
+    Logs that are only kept for a move back do not count.
+    """
     count = 0
     for name in _names(directory):
         topic, _, index = name.rpartition("-")
         is_partition = bool(topic) and index.isdecimal() and topic != METADATA_TOPIC
-        count += is_partition and os.path.isdir(os.path.join(directory, name))
+        path = os.path.join(directory, name)
+        is_kept = os.path.exists(os.path.join(path, KEPT_UNTIL))
+        count += is_partition and os.path.isdir(path) and not is_kept
     return count
 
 

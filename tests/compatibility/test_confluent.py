@@ -5,7 +5,7 @@ import threading
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from tests.compatibility.confluent import (
     consumer,
@@ -187,16 +187,22 @@ def test_compacted_topic_rejects_records_without_keys(
     assert failed[0] is not None and failed[0].code() == KafkaError.INVALID_RECORD
 
 
-def test_transaction_is_rejected_permanently(server: Server) -> None:
-    """Starting a transaction must fail and not be retried without end."""
-    if server.peer == "kafka":
-        pytest.skip("Apache Kafka has transactions")
-    sender = producer(server.bootstrap, transactional_id="not-yet")
-    with pytest.raises(KafkaException) as failure:
-        sender.init_transactions(20)
-    error = failure.value.args[0]
-    assert error.code() != KafkaError._TIMED_OUT, error
-    assert not error.retriable(), error
+def test_reader_sees_committed_transactions_only(server: Server, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    sender = producer(server.bootstrap, transactional_id=f"{topic}-writer")
+    sender.init_transactions(30)
+    for value, is_commit in ((b"one", True), (b"two", False), (b"three", True)):
+        sender.begin_transaction()
+        sender.produce(topic, value, partition=0)
+        if is_commit:
+            sender.commit_transaction(30)
+        else:
+            sender.flush(30)  # the record is in the log before it is aborted
+            sender.abort_transaction(30)
+    with consumer(server.bootstrap, topic, isolation_level="read_committed") as reader:
+        reader.assign([TopicPartition(topic, 0, 0)])
+        found = read(reader, 2)
+    assert [value_of(message) for message in found] == [b"one", b"three"]
 
 
 def test_many_partitions_in_one_fetch(server: Server, make_topic: MakeTopic) -> None:

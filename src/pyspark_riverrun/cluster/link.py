@@ -22,7 +22,7 @@ from pyspark_riverrun.delivery.log import DeliveryLog
 from pyspark_riverrun.options import BadOption, ClusterOptions
 from riverrun.client.pool import Address, ClusterUnreachable, ConnectionPool
 from riverrun.client.retry import RetryPolicy
-from riverrun.client.security import client_security
+from riverrun.client.security import AuthenticationFailed, client_security
 from riverrun.client.stream import StreamConnection
 from riverrun.model.settings import SettingError
 
@@ -111,6 +111,8 @@ class BrokerLink:
         try:
             async with asyncio.timeout_at(end):
                 self.release(address, await self.stream_to(address))
+        except AuthenticationFailed:
+            raise  # another attempt would be refused too
         except TimeoutError:
             return "no answer in time"
         except ConnectionRefusedError:

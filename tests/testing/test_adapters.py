@@ -39,7 +39,7 @@ def test_variables_of_containers_name_settings(variable: str, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "variable", ["KAFKA_TRANSACTION_MAX_TIMEOUT_MS", "KAFKA_SCHEMA_REGISTRY_URL"]
+    "variable", ["KAFKA_REMOTE_LOG_READER_THREADS", "KAFKA_SCHEMA_REGISTRY_URL"]
 )
 def test_an_unknown_setting_is_ignored_with_a_warning(variable: str) -> None:
     with pytest.warns(UserWarning, match=f"{variable} has no effect"):
@@ -52,7 +52,7 @@ def test_an_unknown_setting_is_ignored_with_a_warning(variable: str) -> None:
     ("variable", "value", "saying"),
     [
         ("KAFKA_NUM_PARTITIONS", "many", "num.partitions"),
-        ("KAFKA_SASL_ENABLED_MECHANISMS", "PLAIN", "TLS and SASL are not supported"),
+        ("KAFKA_SASL_ENABLED_MECHANISMS", "GSSAPI", "sasl.enabled.mechanisms"),
     ],
 )
 def test_an_invalid_or_security_setting_stops_the_start(

@@ -14,7 +14,7 @@ from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.report import describe, run_any
 from riverrun.simulation.workloads.plans import ClusterPlan, draw_cluster_plan
 
-SEEDS = range(1, 15)
+SEEDS = range(1, 61)
 ALL = "node-1,node-2,node-3"
 FOLLOWERS = "follower,other-follower"
 

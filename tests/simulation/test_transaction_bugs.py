@@ -12,7 +12,7 @@ from riverrun.simulation.planted.transaction_bugs import TransactionBug
 from riverrun.simulation.report import describe, run_any
 from riverrun.simulation.workloads.plans import ClusterPlan, draw_cluster_plan
 
-SEEDS = range(1, 25)
+SEEDS = range(1, 61)
 
 
 def every(seconds: float, fault: str, *, times: int) -> str:

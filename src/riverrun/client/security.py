@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode
 from riverrun.model.settings import SettingError
@@ -69,9 +68,6 @@ class ClientSecurity(Struct, frozen=True, kw_only=True):
     tls: ssl.SSLContext | None = None
     login: SaslLogin | None = None
     randomness: Randomness
-
-    def with_login(self, login: SaslLogin) -> ClientSecurity:
-        return replace(self, login=login)
 
 
 SecuritySource = Callable[[], ClientSecurity | None]

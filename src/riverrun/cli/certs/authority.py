@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from riverrun.cli.support.private_files import write_private
 
 CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca.key"
@@ -73,7 +74,7 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         builder = builder.add_extension(_key_usage(is_authority=True), True)
         certificate = builder.sign(key, hashes.SHA256())
-        _write_private(directory / CA_KEY, _key_text(key))
+        write_private(directory / CA_KEY, _key_text(key))
         _write(directory / CA_CERTIFICATE, _certificate_text(certificate))
         return cls(directory)
 
@@ -96,7 +97,7 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(usage), False)
         certificate = builder.sign(self._key, hashes.SHA256())
         text = _key_text(key) + _certificate_text(certificate)
-        _write_private(path, text + _certificate_text(self._certificate))
+        write_private(path, text + _certificate_text(self._certificate))
 
 
 def describe(path: Path) -> list[CertificateInfo]:
@@ -203,12 +204,3 @@ def _load_certificate(path: Path) -> x509.Certificate:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
-
-
-def _write_private(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    draft.replace(path)

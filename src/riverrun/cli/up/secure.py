@@ -11,7 +11,6 @@ Everything is in the folder ``security`` of the data directory and is kept for l
 from __future__ import annotations
 
 import datetime
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from riverrun.cli.support.options import USAGE, fail
+from riverrun.cli.support.private_files import write_private
 
 if TYPE_CHECKING:
     from riverrun.cli.up.files import NodeFiles
@@ -72,7 +72,7 @@ def prepare(data: Path, cluster: Sequence[NodeFiles], host: str) -> ClusterSecur
                 authority.issue(path, name=node.name, hosts=(host, "localhost"))
         password = _password(folder / "admin.password")
         properties = folder / "client.properties"
-        _write_private(properties, _client_properties(folder / "ca.pem", password))
+        write_private(properties, _client_properties(folder / "ca.pem", password))
     except OSError as error:
         fail(f"cannot write {folder}: {error.strerror}", USAGE)
     except CertificateError as error:
@@ -134,15 +134,5 @@ def _password(path: Path) -> str:
     if path.exists():
         return path.read_text().strip()
     password = secrets.token_urlsafe(24)
-    _write_private(path, password + "\n")
+    write_private(path, password + "\n")
     return password
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Only the user may read it."""
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    draft.replace(path)

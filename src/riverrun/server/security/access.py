@@ -7,7 +7,7 @@ handlers, which answer for each item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from riverrun.cluster.security.access_rules import acls_of
@@ -17,7 +17,6 @@ from riverrun.security.acls import (
     CLUSTER_NAME,
     OPERATIONS_OF,
     AclOperation,
-    AuthorizationResult,
     Authorizer,
     ResourceType,
     operation_bits,
@@ -147,20 +146,6 @@ class AccessControl:
         if principal.kind == NODE_KIND:
             return True
         return self.authorizer.allows_any(principal, context.client_host, operation, kind)
-
-    def explain(
-        self, context: RequestContext, operation: AclOperation, kind: ResourceType, name: str
-    ) -> AuthorizationResult:
-        return self.authorizer.decide(context.principal, context.client_host, operation, kind, name)
-
-    def allowed_names(
-        self,
-        context: RequestContext,
-        operation: AclOperation,
-        kind: ResourceType,
-        names: Iterable[str],
-    ) -> Sequence[str]:
-        return [name for name in names if self.allows(context, operation, kind, name)]
 
     def require(
         self, context: RequestContext, operation: AclOperation, kind: ResourceType, name: str

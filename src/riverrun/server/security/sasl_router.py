@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -81,7 +80,6 @@ class SaslRouter:
         self._is_bare = False
         self._expires_at: float | None = None
         self._logged_in_at = -1.0
-        self._authenticate: Callable[[bytes], LoginStep] = session.authenticate
 
     def overlaps(self, api_key: int) -> bool:
         return self._router.overlaps(api_key)
@@ -140,7 +138,7 @@ class SaslRouter:
         if self._session.phase is LoginPhase.AUTHENTICATED:
             return _failed(header, ErrorCode.ILLEGAL_SASL_STATE, "The client is logged in already")
         try:
-            step = self._authenticate(message)
+            step = self._session.authenticate(message)
         except LoginFailed as failure:
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             response = _failed(header, code, failure.message)
@@ -160,7 +158,7 @@ class SaslRouter:
 
     def _bare(self, message: bytes, peer: Peer) -> Frame:
         try:
-            step = self._authenticate(message)
+            step = self._session.authenticate(message)
         except LoginFailed as failure:
             self._events.failed(peer, self._mechanism, str(failure))
             raise Refused("login_failed", str(failure)) from None

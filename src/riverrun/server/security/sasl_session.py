@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -34,8 +34,6 @@ from riverrun.security.scram import (
     parse_client_first,
 )
 from riverrun.security.tokens import AcceptedToken
-
-RENEWALS_PER_SECOND_MAX: Final = 1
 
 
 class LoginPhase(Enum):

@@ -26,7 +26,7 @@ from riverrun.storage.log import Log
 from riverrun.storage.log_creator import BATCH_LOGS, create_logs
 from riverrun.storage.settings import LogSettings
 from riverrun.storage.space_monitor import DiskSpace
-from tests.storage.machines import NOW_MS, FixedClock, Machine, batch
+from tests.storage.machines import DATA, NOW_MS, FixedClock, Machine, batch
 
 ME = NodeId(1)
 FIRST, SECOND = TopicId(UUID(int=1)), TopicId(UUID(int=2))
@@ -122,6 +122,38 @@ def test_logs_are_created_once_the_full_disk_has_space() -> None:
     replicas.open_missing(image_of(topic))
     assert not replicas.unopened
     assert [partition.is_leader for partition in replicas] == [True] * 3
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_replica_that_found_no_space_and_moved_away_leaves_no_files(is_prepared: bool) -> None:
+    machine = Machine()
+    replicas = replicas_on(machine)
+    elsewhere = moved(topic_of(1), 2, 3)
+    here = moved(topic_of(1), 2, 3, 1, epoch=1)
+    replicas.apply_topic(image_of(elsewhere), elsewhere)
+    machine.disk.capacity_bytes = machine.disk.used_bytes + 1  # for directories, not for files
+    if is_prepared:
+        prepare(replicas, here)
+    replicas.apply_topic(image_of(here), here)
+    assert replicas.unopened == {"topic": None}
+    rolled_back = moved(topic_of(1), 2, 3, epoch=2)
+    replicas.apply_topic(image_of(rolled_back), rolled_back)
+    machine.disk.capacity_bytes += 1_000_000
+    replicas.open_missing(image_of(rolled_back))
+    assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
+
+
+def test_logs_made_before_the_disk_was_full_are_used() -> None:
+    machine = Machine()
+    replicas = replicas_on(machine)
+    topic = topic_of(3)
+    before = machine.disk.used_bytes
+    prepare(replicas, topic_of(1))
+    machine.disk.capacity_bytes = 2 * machine.disk.used_bytes - before + 1
+    prepare(replicas, topic)
+    assert [str(name) for name in replicas._directory.logs] == ["topic-0", "topic-1"]
+    folders = [name for name in machine.files.list_directory(DATA) if name.startswith("topic")]
+    assert folders == ["topic-0", "topic-1"]
 
 
 def test_flush_of_a_deleted_partition_is_not_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

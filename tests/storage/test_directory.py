@@ -208,6 +208,26 @@ def test_partition_with_a_long_name_can_be_deleted() -> None:
     assert len(directory.removals[0].path) - len(DATA) - 1 <= 255
 
 
+def test_partition_is_deleted_although_the_full_disk_refuses_a_longer_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(b"a"))
+    rename = machine.files.rename
+
+    def rename_if_space(old: str, new: str) -> None:
+        if machine.files.list_directory(old):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(old, new)
+
+    monkeypatch.setattr(machine.files, "rename", rename_if_space)
+    directory.delete(PARTITION)
+    assert not machine.files.exists(f"{DATA}/{PARTITION}")
+    assert directory.removals[0].run()
+    assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
+
+
 def test_start_offset_survives_in_its_checkpoint() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())

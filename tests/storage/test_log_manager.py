@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator
 
 import pytest
@@ -385,6 +386,28 @@ def test_deleting_a_log_during_a_flush_keeps_the_directory_online() -> None:
             await waiting
         assert not node.directory.is_offline
         async with node.running():
+            await asyncio.sleep(2)
+        assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
+
+    run(machine.clock, story)
+
+
+def test_removal_that_the_disk_refused_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    unlink = machine.files.unlink
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EBUSY, path)
+
+    async def story(_loop: VirtualLoop) -> None:
+        node = Node(machine)
+        await node.start()
+        node.directory.delete(PARTITION)
+        monkeypatch.setattr(machine.files, "unlink", refuse)
+        async with node.running():
+            await asyncio.sleep(3)
+            assert [name for name in machine.files.list_directory(DATA) if "-delete" in name]
+            monkeypatch.setattr(machine.files, "unlink", unlink)
             await asyncio.sleep(2)
         assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
 

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
@@ -48,7 +47,7 @@ from riverrun.storage.log import Log
 from riverrun.storage.log_creator import make_files, make_metadata
 from riverrun.storage.recovery.log_recovery import RecoverySituation, create, recover
 from riverrun.storage.recovery.loss import write_loss
-from riverrun.storage.removal import Removal
+from riverrun.storage.removal import Removal, begin_removal, is_removed, removed_on_failure
 from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.settings import DirectorySettings, LogSettings
 from riverrun.storage.space_monitor import DiskSpace, SpaceMonitor, is_disk_full
@@ -56,14 +55,11 @@ from riverrun.storage.space_monitor import DiskSpace, SpaceMonitor, is_disk_full
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DISK_FAILED = ".riverrun_disk_failed"
 """Left by a process whose disk failed: unsynced data may be in the page cache only."""
-DELETE_SUFFIX = "-delete"
 METADATA_PARTITION = TopicPartition(TopicName(METADATA_TOPIC), PartitionIndex(0))
 METADATA_TOPIC_ID = UUID(int=1)
 UNKNOWN_TOPIC_ID = UUID(int=0)
 """The topic id of a log whose ``partition.metadata`` is lost."""
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN)
-_NAME_BYTES_MAX = 255
-_DELETED_NAME = re.compile(r".*\.[0-9a-f]{32}-delete$")
 _logger = structlog.get_logger("riverrun.storage")
 
 SettingsFor = Callable[[str], LogSettings]
@@ -99,7 +95,7 @@ class LogDirectory:
         self.kept = KeptLogs(self, clock)
         self.metadata_log: Log | None = None
         self.removals: list[Removal] = []
-        """Deleted directories whose files are still there."""
+        """Files and directories that are no longer used."""
         self.created: list[Log] = []
         """Logs whose directory is not durable yet."""
         self.being_made: dict[TopicPartition, None] = {}
@@ -280,7 +276,7 @@ class LogDirectory:
             path = os.path.join(self.path, name)
             if not self.files.is_directory(path):
                 continue
-            if _DELETED_NAME.match(name):
+            if is_removed(name):
                 self.removals.append(Removal(self.files, path))
                 continue
             topic, _, index = name.rpartition("-")
@@ -415,7 +411,9 @@ class LogDirectory:
             is_new = make_files(self.files, self._path_of(partition), topic_id)
         if is_new and self.is_missing(partition):
             _logger.error("directory of a partition is missing", partition=str(partition))
-            write_loss(self.files, self._path_of(partition), "its files are missing")
+            path = self._path_of(partition)
+            with removed_on_failure(self.files, path, is_new=True):
+                write_loss(self.files, path, "its files are missing")
             is_new = False
         for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
             offsets.pop(partition, None)
@@ -439,11 +437,7 @@ class LogDirectory:
     def discard(self, log: Log) -> None:
         """Delete a log that is in none of the lists any more."""
         log.discard()
-        suffix = f".{self._randomness.uuid().hex}{DELETE_SUFFIX}"
-        name = str(log.partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
-        path = os.path.join(self.path, name)
-        self.files.rename(log.path, path)
-        self.removals.append(Removal(self.files, path))
+        self.removals.append(begin_removal(self.files, log.path, self._randomness.uuid().hex))
 
     # Checkpoints and clean stop
 

@@ -22,6 +22,7 @@ from riverrun.ports.clock import Clock
 from riverrun.ports.files import Files, write_atomically
 from riverrun.storage import checkpoints
 from riverrun.storage.checkpoints import PARTITION_METADATA
+from riverrun.storage.removal import removed_on_failure
 from riverrun.storage.segment.segment import FIRST_LOG
 from riverrun.storage.settings import LogSettings
 
@@ -57,14 +58,13 @@ async def create_logs(
         directory.being_made = dict.fromkeys([one.partition for one in batch])
         try:
             made = await in_thread(partial(make_all, directory.files, directory.path, batch))
-        except OSError as error:
-            _logger.warning("files of new logs not created", error=str(error))
-            return
         finally:
             directory.being_made = {}
-        for log, is_new in zip(batch, made, strict=True):
+        for log, is_new in zip(batch, made, strict=False):
             directory.create(log.partition, log.topic_id, log.settings, is_new=is_new)
             await yielder.step()
+        if len(made) < len(batch):
+            return
 
 
 def _exists(directory: LogDirectory, log: NewLog) -> bool:
@@ -75,18 +75,26 @@ def _exists(directory: LogDirectory, log: NewLog) -> bool:
 
 
 def make_all(files: Files, directory: str, logs: Sequence[NewLog]) -> list[bool]:
-    """Make the files of some logs. Returns which of them are new. Waits for the disk."""
-    return [
-        make_files(files, os.path.join(directory, str(log.partition)), log.topic_id) for log in logs
-    ]
+    """Make the files of some logs. Returns which of them are new, up to the first one that the
+    disk refuses. Waits for the disk."""
+    made: list[bool] = []
+    for log in logs:
+        try:
+            path = os.path.join(directory, str(log.partition))
+            made.append(make_files(files, path, log.topic_id))
+        except OSError as error:
+            _logger.warning("files of new logs not created", error=str(error))
+            break
+    return made
 
 
 def make_files(files: Files, path: str, topic_id: UUID) -> bool:
     """Make the files of one log. Returns False if its directory exists already."""
     is_new = not files.exists(path)
-    make_metadata(files, path, topic_id)
-    if is_new:
-        files.open(os.path.join(path, FIRST_LOG), create=True).close()
+    with removed_on_failure(files, path, is_new=is_new):
+        make_metadata(files, path, topic_id)
+        if is_new:
+            files.open(os.path.join(path, FIRST_LOG), create=True).close()
     return is_new
 
 

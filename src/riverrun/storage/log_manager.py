@@ -9,6 +9,7 @@ offline. A full disk fails appends until it has space again.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,7 +33,7 @@ from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
 from riverrun.storage.flush import FlushJob, largest_unflushed
 from riverrun.storage.log import Log
-from riverrun.storage.removal import unlink_all
+from riverrun.storage.removal import Removal
 from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment
 from riverrun.storage.settings import CleanerSettings
@@ -78,7 +79,7 @@ class LogManager:
         # This thread waits for a worker process, for minutes.
         self._cleaners = ThreadPoolExecutor(1, thread_name_prefix="log-clean")
         self._flushes: dict[Log, asyncio.Task[None]] = {}
-        self._expired_files: list[tuple[float, list[str]]] = []
+        self._expired_files: list[tuple[float, Removal]] = []
         self._checkpointing = asyncio.Lock()
         self._last_flushed_ms: dict[Log, int] = {}
         self.jobs = jobs or background_jobs(self._files, metrics)
@@ -417,8 +418,9 @@ class LogManager:
     def _remove_later(self, log: Log, segments: list[Segment]) -> None:
         due = self._clock.monotonic() + log.settings.file_delete_delay_ms / SECOND_MS
         paths = [path + DELETED_SUFFIX for segment in segments for path in segment.paths()]
-        if paths:
-            self._expired_files.append((due, paths))
+        names = tuple(os.path.basename(path) for path in paths)
+        if names:
+            self._expired_files.append((due, Removal(self._files, log.path, names)))
 
     async def _expire_kept_logs(self) -> None:
         if self._directory.kept:
@@ -427,16 +429,12 @@ class LogManager:
 
     async def _remove_files(self) -> None:
         now = self._clock.monotonic()
-        due = [path for when, paths in self._expired_files if when <= now for path in paths]
-        self._expired_files = [entry for entry in self._expired_files if entry[0] > now]
         removals, self._directory.removals = self._directory.removals, []
-        try:
-            for removal in removals:
-                await self._in_sync_thread(removal.run)
-            if due:
-                await self._in_sync_thread(partial(unlink_all, self._files, due))
-        except OSError as error:  # the next start removes them
-            _logger.warning("files not removed", error=str(error))
+        removals += [removal for due, removal in self._expired_files if due <= now]
+        self._expired_files = [entry for entry in self._expired_files if entry[0] > now]
+        for removal in removals:
+            if not await self._in_sync_thread(removal.run):
+                self._directory.removals.append(removal)
 
     # Compaction
 

@@ -30,6 +30,7 @@ from riverrun.wire.messages.sasl_handshake_response import SaslHandshakeResponse
 from riverrun.wire.primitives import MalformedRequest, skip_tagged_fields
 
 _HEADER: Final = struct.Struct(">hhih")
+RENEWAL_INTERVAL_SECONDS_MIN: Final = 1.0
 _SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
@@ -79,7 +80,7 @@ class SaslRouter:
         self._events = events
         self._is_bare = False
         self._expires_at: float | None = None
-        self._logged_in_at = -1.0
+        self._renewed_at: float | None = None
 
     def overlaps(self, api_key: int) -> bool:
         return self._router.overlaps(api_key)
@@ -90,8 +91,8 @@ class SaslRouter:
     def handle(self, frame: memoryview, peer: Peer) -> Frame | Call | None:
         session = self._session
         key = frame[0] << 8 | frame[1] if len(frame) >= 2 else -1
-        if session.phase is LoginPhase.AUTHENTICATED and key not in _SASL_KEYS:
-            if self._expires_at is not None and self._clock.monotonic() >= self._expires_at:
+        if session.phase is LoginPhase.AUTHENTICATED and not self._renews(key):
+            if self._has_expired():
                 raise Refused("session_expired", "the client did not log in again in time")
             return self._router.handle(frame, peer)
         if self._is_bare and session.phase is LoginPhase.CONVERSING:
@@ -109,14 +110,27 @@ class SaslRouter:
             return self._handshake(header, request.mechanism, peer)
         return self._message(header, request.auth_bytes, peer)
 
+    def _renews(self, key: int) -> bool:
+        """Whether a request of an authenticated client begins another login.
+
+        Only a session that ends is renewed, and at most once a second (KIP-368). Otherwise the
+        listener's router serves the request: it answers ILLEGAL_SASL_STATE.
+        """
+        if key != ApiKey.SASL_HANDSHAKE or self._expires_at is None:
+            return False
+        renewed_at = self._renewed_at
+        now = self._clock.monotonic()
+        return renewed_at is None or now - renewed_at >= RENEWAL_INTERVAL_SECONDS_MIN
+
+    def _has_expired(self) -> bool:
+        return self._expires_at is not None and self._clock.monotonic() >= self._expires_at
+
     def _handshake(self, header: _Header, mechanism: str, peer: Peer) -> Frame | None:
         session = self._session
         if session.phase is LoginPhase.CONVERSING:
             raise Refused("unauthenticated", "a second handshake during a login")
-        now = self._clock.monotonic()
-        is_renewal = session.phase is LoginPhase.AUTHENTICATED
-        if is_renewal and now - self._logged_in_at < 1.0:
-            raise Refused("unauthenticated", "the client logs in again within a second")
+        if session.phase is LoginPhase.AUTHENTICATED:
+            self._renewed_at = self._clock.monotonic()
         try:
             is_offered = session.handshake(mechanism)
             reason = "the mechanism is not offered"
@@ -135,8 +149,8 @@ class SaslRouter:
         return response
 
     def _message(self, header: _Header, message: bytes, peer: Peer) -> Frame | None:
-        if self._session.phase is LoginPhase.AUTHENTICATED:
-            return _failed(header, ErrorCode.ILLEGAL_SASL_STATE, "The client is logged in already")
+        if self._session.phase is LoginPhase.START:
+            raise Refused("unauthenticated", "SaslAuthenticate before the handshake")
         try:
             step = self._session.authenticate(message)
         except LoginFailed as failure:
@@ -173,7 +187,7 @@ class SaslRouter:
         if step.expires_at is not None:
             limits.append(max(int(step.expires_at * 1000) - self._clock.now_ms(), 1))
         lifetime_ms = min(limits, default=0)
-        now = self._logged_in_at = self._clock.monotonic()
+        now = self._clock.monotonic()
         self._expires_at = now + lifetime_ms / 1000 if lifetime_ms else None
         self._connection.logged_in(step.principal)
         self._events.succeeded(peer, step.principal, self._mechanism)

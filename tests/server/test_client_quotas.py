@@ -134,7 +134,7 @@ def test_remembered_uses_are_limited() -> None:
         quotas.produced(context(client_id=f"client-{number}"), 1)
     assert len(quotas._uses) <= USES_MAX and len(quotas._found) <= USES_MAX
     assert quotas.produced(context(client_id=f"client-{USES_MAX + 9}"), 20_000) > 0
-    assert next(use.client_id for use in quotas.uses()) == f"client-{USES_MAX + 9}"
+    assert next(use.client_id for use, _ in quotas.uses()) == f"client-{USES_MAX + 9}"
 
 
 def test_other_nodes_are_exempt() -> None:

@@ -12,6 +12,11 @@ from riverrun.model.errors import ErrorCode
 from riverrun.wire import codec
 from riverrun.wire.apis import ALL_APIS, APIS, CONTROLLER_APIS, PRIVATE_APIS, ROUTES, ApiKey
 from riverrun.wire.primitives import MalformedRequest
+from riverrun.wire.private.describe_quota_use_request import DescribeQuotaUseRequest
+from riverrun.wire.private.describe_quota_use_response import (
+    DescribeQuotaUseResponse,
+    MeasuredUse,
+)
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
 from riverrun.wire.private.discover_node_response import (
     DiscoverNodeResponse,
@@ -21,7 +26,7 @@ from riverrun.wire.private.discover_node_response import (
 from riverrun.wire.private.form_cluster_request import FirstVoter, FormClusterRequest
 from riverrun.wire.private.form_cluster_response import FormClusterResponse
 
-DISCOVER, FORM = ApiKey.DISCOVER_NODE, ApiKey.FORM_CLUSTER
+DISCOVER, FORM, USE = ApiKey.DISCOVER_NODE, ApiKey.FORM_CLUSTER, ApiKey.DESCRIBE_QUOTA_USE
 ADDRESS = NodeAddress(host="node-1", port=65535)
 MESSAGES: list[tuple[ApiKey, str, Any]] = [
     (DISCOVER, "request", DiscoverNodeRequest(node_id=-1, directory_id=None)),
@@ -61,6 +66,14 @@ MESSAGES: list[tuple[ApiKey, str, Any]] = [
         FORM,
         "response",
         FormClusterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no"),
+    ),
+    (USE, "request", DescribeQuotaUseRequest()),
+    (
+        USE,
+        "response",
+        DescribeQuotaUseResponse(
+            uses=(MeasuredUse(key="producer_byte_rate", user="ann", client_id="", rate=1.5),)
+        ),
     ),
 ]
 

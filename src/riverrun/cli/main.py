@@ -44,6 +44,7 @@ COMMANDS = {
     "top": "riverrun.cli.top.command",
     "users": "riverrun.cli.access.users_command",
     "acls": "riverrun.cli.access.acls_command",
+    "quotas": "riverrun.cli.access.quotas_command",
     "certs": "riverrun.cli.certs.command",
     "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",

@@ -155,11 +155,18 @@ class ConnectionPool:
         return await connection.request(key, message, timeout_s=timeout_s)
 
     async def request_node(
-        self, node_id: int, key: ApiKey, message: Struct, *, timeout_s: float | None = None
+        self,
+        node_id: int,
+        key: ApiKey,
+        message: Struct,
+        *,
+        version: int | None = None,
+        timeout_s: float | None = None,
     ) -> Any:
-        """Send a request to one node, without retries."""
+        """Send a request to one node, without retries. ``version``: of an API that nodes do not
+        advertise."""
         connection = await self.node_connection(node_id)
-        return await connection.request(key, message, timeout_s=timeout_s)
+        return await connection.request(key, message, version=version, timeout_s=timeout_s)
 
     async def group_request(
         self, group: str, key: ApiKey, message: Struct, error_of: Callable[[Result], ErrorCode]

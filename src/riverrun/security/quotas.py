@@ -41,7 +41,8 @@ CLIENT_KINDS: Final = (
 )
 """Quotas of users and client ids."""
 IP_KINDS: Final = (QuotaKind.CONNECTION,)
-WHOLE_KINDS: Final = (QuotaKind.PRODUCER, QuotaKind.CONSUMER, QuotaKind.CONNECTION)
+BYTE_KINDS: Final = (QuotaKind.PRODUCER, QuotaKind.CONSUMER)
+WHOLE_KINDS: Final = (*BYTE_KINDS, QuotaKind.CONNECTION)
 """Their values are whole numbers."""
 EPSILON: Final = 1e-6
 """Values are transferred as doubles; a whole number may be this far off."""

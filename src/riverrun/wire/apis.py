@@ -108,6 +108,7 @@ class ApiKey(IntEnum):
     DISCOVER_NODE = 30_000
     FORM_CLUSTER = 30_001
     VERIFY_REPLICA = 30_002
+    DESCRIBE_QUOTA_USE = 30_003
 
 
 class Api(Struct, frozen=True):
@@ -245,9 +246,10 @@ PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.DISCOVER_NODE: Api(ApiKey.DISCOVER_NODE, 0, 0, 0),
         ApiKey.FORM_CLUSTER: Api(ApiKey.FORM_CLUSTER, 0, 0, 0),
         ApiKey.VERIFY_REPLICA: Api(ApiKey.VERIFY_REPLICA, 0, 0, 0),
+        ApiKey.DESCRIBE_QUOTA_USE: Api(ApiKey.DESCRIBE_QUOTA_USE, 0, 0, 0),
     }
 )
-"""APIs between riverrun nodes. Not advertised."""
+"""APIs of riverrun nodes and its command line. Not advertised."""
 
 KNOWN_APIS: Final[Mapping[int, Api]] = MappingProxyType({**ALL_APIS, **PRIVATE_APIS})
 
@@ -357,7 +359,12 @@ CONTROLLER_APIS: Final[Mapping[int, Api]] = MappingProxyType(
 
 _ROUTED: Final[Mapping[int, Api]] = {ApiKey.DISCOVER_NODE: PRIVATE_APIS[ApiKey.DISCOVER_NODE]}
 ROUTES: Final[Mapping[int, Api]] = MappingProxyType(
-    {**APIS, **_ROUTED, ApiKey.VERIFY_REPLICA: PRIVATE_APIS[ApiKey.VERIFY_REPLICA]}
+    {
+        **APIS,
+        **_ROUTED,
+        ApiKey.VERIFY_REPLICA: PRIVATE_APIS[ApiKey.VERIFY_REPLICA],
+        ApiKey.DESCRIBE_QUOTA_USE: PRIVATE_APIS[ApiKey.DESCRIBE_QUOTA_USE],
+    }
 )
 """APIs served to clients, including ones we do not advertise."""
 CONTROLLER_ROUTES: Final[Mapping[int, Api]] = MappingProxyType({**CONTROLLER_APIS, **_ROUTED})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +21,7 @@ from riverrun.cli.support.options import (
     fail,
     parse_topics,
 )
+from riverrun.cli.support.sizes import parse_bytes
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from riverrun.cli.balance.cluster_state import ClusterView
     from riverrun.client.pool import ConnectionPool
     from riverrun.placement.planner.stored_plan import StoredPlan
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)(?:i?[bB])?(?:/s)?")
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
 
 UNPLACED_MAX = 5
 """Replicas without a place that are listed; further ones are counted."""
@@ -66,12 +63,11 @@ def register(cluster: typer.Typer) -> None:
 
 
 def parse_rate(text: str | None) -> int | None:
-    """Bytes per second of ``50MB`` or ``500 kB/s``; a fraction is rounded."""
+    """Bytes per second of ``50MB`` or ``500 kB/s``."""
     if text is None:
         return None
-    found = _SIZE.fullmatch(text.strip())
-    rate = round(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
-    if rate <= 0:
+    rate = parse_bytes(text)
+    if not rate:
         fail(f"--throttle {text}: expected a rate per second such as 50MB", USAGE)
     return rate
 

@@ -77,17 +77,23 @@ class NotFound(Exception):
 
 
 async def ask_each(
-    pool: ConnectionPool, messages: Mapping[int, Any], key: ApiKey, *, limit_s: float | None = None
+    pool: ConnectionPool,
+    messages: Mapping[int, Any],
+    key: ApiKey,
+    *,
+    version: int | None = None,
+    limit_s: float | None = None,
 ) -> tuple[dict[int, Any], list[int]]:
     """Responses by node id, requested in parallel, and the nodes that cannot be reached. A dead
-    node is listed for a while, and the responses of the others are worth showing."""
+    node is listed for a while, and the responses of the others are worth showing. ``version``: of
+    an API that nodes do not advertise."""
     answers: dict[int, Any] = {}
     silent: list[int] = []
 
     async def ask(node: int) -> None:
         try:
             async with asyncio.timeout(limit_s):
-                answers[node] = await pool.request_node(node, key, messages[node])
+                answers[node] = await pool.request_node(node, key, messages[node], version=version)
         except OSError:
             silent.append(node)
 

@@ -6,7 +6,7 @@ one use. Without quotas of clients ``is_active`` is false, and requests cost not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from riverrun.metadata.image import EntryKey, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.settings import INT_MAX
 from riverrun.ports.clock import Clock
-from riverrun.ports.metrics import Metrics, Sample
+from riverrun.ports.metrics import Metrics
 from riverrun.security.principal import NODE_KIND
 from riverrun.security.quotas import (
     PermitBucket,
@@ -79,6 +79,7 @@ class MutationPermits:
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
             )
         use.bucket.take(partitions, use.limit, self._now)
+        use.rate.record(partitions, self._now)
         if not self._is_strict:
             self.throttle_ms = _milliseconds(use.bucket.wait(use.limit, self._now))
             self._count(self.throttle_ms)
@@ -122,12 +123,12 @@ class ClientQuotas:
         metrics.gauges(
             "riverrun_quota_rate",
             "Use of quotas for each second, of the clients nearest to their limit.",
-            lambda: self._samples(lambda use: use.rate.measure(clock.monotonic())),
+            lambda: ((_labels(use), rate) for use, rate in self.uses()),
         )
         metrics.gauges(
             "riverrun_quota_limit",
             "Limits of the clients in riverrun_quota_rate.",
-            lambda: self._samples(lambda use: use.limit),
+            lambda: ((_labels(use), use.limit) for use, _ in self.uses()),
         )
 
     def published(self, _: Delta, image: Image) -> None:
@@ -193,11 +194,15 @@ class ClientQuotas:
         """Whether a request comes from another node."""
         return context.principal.kind == NODE_KIND or context.listener == self.exempt_listener
 
-    def uses(self) -> list[QuotaUse]:
-        """The uses in the last windows, those nearest to their limit first."""
+    def uses(self) -> list[tuple[QuotaUse, float]]:
+        """The uses in the last windows and their rates, those nearest to their limit first."""
         now = self._clock.monotonic()
-        recent = [use for use in self._uses.values() if now - use.used_at < self._memory_seconds]
-        recent.sort(key=lambda use: -use.rate.measure(now) / use.limit)
+        recent = [
+            (use, use.rate.measure(now))
+            for use in self._uses.values()
+            if now - use.used_at < self._memory_seconds
+        ]
+        recent.sort(key=lambda pair: -pair[1] / pair[0].limit)
         return recent[:REPORTED_USES_MAX]
 
     def _record(self, kind: QuotaKind, context: RequestContext, amount: float) -> int:
@@ -265,11 +270,9 @@ class ClientQuotas:
             requests.value += 1
             milliseconds.value += wait_ms
 
-    def _samples(self, read: Callable[[QuotaUse], float]) -> Iterator[Sample]:
-        for use in self.uses():
-            if use.kind is not QuotaKind.MUTATION:
-                labels = {"quota": use.kind.value, "user": use.user, "client": use.client_id}
-                yield labels, read(use)
+
+def _labels(use: QuotaUse) -> dict[str, str]:
+    return {"quota": use.kind.value, "user": use.user, "client": use.client_id}
 
 
 def _milliseconds(seconds: float) -> int:

@@ -4,6 +4,7 @@
     loop         the asyncio event loop of one process
     threads      its thread pools
     isolation    replaces the interpreter's clock, randomness and logs, and forbids real resources
+    ordered_set  the sets of client libraries
     cluster      nodes on simulated machines
     supervisor   restarts processes
     net          the network between machines

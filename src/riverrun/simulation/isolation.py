@@ -1,8 +1,9 @@
 """Isolates a run from the interpreter's clock, randomness, logs and operating system.
 
 Our own code takes clock and randomness as arguments. Third-party code (aiokafka) uses the
-interpreter's, so they are replaced while the world runs. Real threads, sockets, processes, files
-and sleeps raise ``EscapeError``, because they would make the run impossible to repeat.
+interpreter's, so they are replaced while the world runs. Its sets are replaced by ordered ones.
+Real threads, sockets, processes, files and sleeps raise ``EscapeError``, because they would make
+the run impossible to repeat.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +24,13 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from riverrun.simulation.failures import EscapeError, NodeFailure
+from riverrun.simulation.ordered_set import OrderedSet
 
 if TYPE_CHECKING:
     from riverrun.simulation.world import World
+
+CLIENT_LIBRARY = "aiokafka"
+ABSENT = object()
 
 
 def _forbidden(what: str) -> Callable[..., Any]:
@@ -47,7 +53,7 @@ class Isolation:
     def __enter__(self) -> None:
         assert not self._saved, "the world is running already"
         for owner, name, replacement in self._replacements():
-            self._saved.append((owner, name, getattr(owner, name)))
+            self._saved.append((owner, name, getattr(owner, name, ABSENT)))
             setattr(owner, name, replacement)
         self._outer_random_state = random.getstate()
         random.setstate(self._random_state)
@@ -57,7 +63,10 @@ class Isolation:
         random.setstate(self._outer_random_state)
         while self._saved:
             owner, name, original = self._saved.pop()
-            setattr(owner, name, original)
+            if original is ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
     def _monotonic(self) -> float:
         running = self._world.running
@@ -79,6 +88,12 @@ class Isolation:
             (subprocess.Popen, "__init__", _forbidden("a real process")),
             (socket.socket, "__init__", _forbidden("a real socket")),
             (threading.Thread, "start", _forbidden("a real thread")),
+            *(
+                (module, name, OrderedSet)
+                for module_name, module in list(sys.modules.items())
+                if module_name.split(".")[0] == CLIENT_LIBRARY
+                for name in ("set", "frozenset")
+            ),
         ]
 
 

@@ -337,13 +337,13 @@ class MetadataStore:
             rest = rest[appended.size_bytes :]
 
     def _append_some(self, data: memoryview) -> Appended | None:
-        try:
-            return self.log.append_as_follower(data)
-        except OSError as error:
-            # A node that cannot store this does not learn that others lead its partitions.
-            if not is_full(error) or not self._reserve.release():
-                raise
-            return self.log.append_as_follower(data)
+        while True:
+            try:
+                return self.log.append_as_follower(data)
+            except OSError as error:
+                # A node that cannot store this does not learn that others lead its partitions.
+                if not is_full(error) or not self._reserve.release():
+                    raise
 
     def _known_bytes(self, data: bytes) -> int:
         """How many bytes the log has already. KafkaError unless the rest follows its end."""
@@ -451,7 +451,14 @@ class MetadataStore:
         assert self._incoming[0] == snapshot, f"{snapshot} continues {self._incoming[0]}"
         file = self._incoming[1]
         assert file.size() == position, f"{position} is not the end of {snapshot}"
-        await self.in_thread(lambda: file.write_at(position, data))
+        while True:
+            try:
+                await self.in_thread(lambda: file.write_at(position, data))
+            except OSError as error:
+                if not is_full(error) or not await self.in_thread(self._reserve.release):
+                    raise
+            else:
+                return
 
     async def install_snapshot(self, snapshot: SnapshotId) -> bool:
         if self._incoming is None or self._incoming[0] != snapshot:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId, Offset
-from riverrun.ports.aio import OwnedTasks
+from riverrun.ports.aio import LogLimiter, OwnedTasks
 from riverrun.ports.clock import Clock
 from riverrun.raft import effects as do
 from riverrun.raft.core import Raft
@@ -43,6 +43,7 @@ from riverrun.raft.types import Endpoint, QuorumState, SnapshotId
 
 log = structlog.get_logger(__name__)
 
+LOG_SECONDS: Final = 10.0
 WAIT_SECONDS_MAX: Final = 60.0
 """Longest time between two checks of the clock."""
 
@@ -139,6 +140,7 @@ class RaftDriver:
         self._must_flush_again = False
         self._failure: BaseException | None = None
         self._awaited: list[tuple[Callable[[], bool], asyncio.Event]] = []
+        self._log_limiter = LogLimiter(clock, interval_seconds=LOG_SECONDS)
 
     def receive(self, request: Request) -> asyncio.Future[Response]:
         """Handle a request of another member. The response may take as long as a long poll."""
@@ -294,7 +296,8 @@ class RaftDriver:
         try:
             self._store.append(effect.data)
         except (OSError, KafkaError) as error:
-            log.warning("metadata of the leader not stored", error=str(error))
+            if self._log_limiter.admit("append") is not None:
+                log.warning("metadata of the leader not stored", error=str(error))
             self._events.appendleft(Failed(effect.peer, effect.request))
         else:
             self._events.appendleft(LogChanged())
@@ -312,7 +315,8 @@ class RaftDriver:
         try:
             await self._store.write_snapshot(effect.snapshot, effect.position, effect.data)
         except OSError as error:
-            log.warning("no disk space for the leader's snapshot", error=str(error))
+            if self._log_limiter.admit("snapshot") is not None:
+                log.warning("no disk space for the leader's snapshot", error=str(error))
             self._events.appendleft(SnapshotFailed(effect.snapshot))
 
     async def _install_snapshot(self, effect: do.InstallSnapshot) -> None:

@@ -159,7 +159,11 @@ def _has_everybody(client: PlainClient) -> bool:
 
 @contextlib.contextmanager
 def serve_three(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    copies = {"offsets.topic.replication.factor": str(NODES)}
+    copies = {
+        "offsets.topic.replication.factor": str(NODES),
+        "transaction.state.log.replication.factor": str(NODES),
+        "transaction.state.log.min.isr": str(NODES - 1),
+    }
     cluster = Cluster(folder, {**copies, **(settings or {})})
     try:
         cluster.start()

@@ -20,7 +20,6 @@ ROUNDS = 3
 PAUSE_SECONDS = 3.5
 """Longer than a broker's session."""
 TOPICS_OF_COORDINATORS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
-ALL_LOST_SECONDS_MAX = 90.0
 SETTINGS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
 
 
@@ -47,8 +46,7 @@ def transactions_all_killed(arena: Arena) -> None:
     arena.kill(*arena.ids)
     arena.wait(0.5)
     arena.start(*arena.ids)
-    # librdkafka may need this long to connect again after it has lost all brokers at once.
-    _load(arena).progress(seconds=ALL_LOST_SECONDS_MAX)
+    _load(arena).progress()
 
 
 def transaction_coordinator_paused(arena: Arena) -> None:

@@ -17,6 +17,7 @@ from riverrun.chaos.transactions.feeders import (
     ABORT_PROBABILITY,
     CALL_SECONDS_MAX,
     RECONNECT_SECONDS,
+    REQUEST_MS,
     TRANSACTION_MS,
     FeedContext,
     confluent_producer,
@@ -34,6 +35,13 @@ BATCH_MAX = 50
 POLL_SECONDS = 0.2
 COMMITTED_SECONDS_MAX = 5.0
 OFFSETS_SECONDS_MAX = 5.0
+IDLE_MS_MAX = REQUEST_MS
+"""Ends a wait of librdkafka 2.16 that has no time-out. Its producer caches the group coordinator
+and keeps it when that broker is decommissioned: when Metadata no longer lists it, or when all
+brokers were lost. The next ``send_offsets_to_transaction`` then waits until any connection changes
+its state (librdkafka issue 5511), and ignores its own time-out (issue 5456). A waiting producer
+sends nothing, so its connections become idle, and closing one of them wakes it. It may need two or
+three of these. No request is pending on a connection that was idle for this long."""
 Batch = dict[int, list[Row]]
 """Rows by input partition."""
 
@@ -95,7 +103,9 @@ class ConfluentChain:
         )
         consumer.subscribe([context.feed.topic])
         while not context.stop.is_set():
-            producer = confluent_producer(context.feed.bootstrap, self.name)
+            producer = confluent_producer(
+                context.feed.bootstrap, self.name, **{"connections.max.idle.ms": IDLE_MS_MAX}
+            )
             try:
                 producer.init_transactions(CALL_SECONDS_MAX)
                 _go_back(consumer)

@@ -34,6 +34,7 @@ from riverrun.testing.transaction_history import (
 ABORT_PROBABILITY = 0.2
 RECORDS_MAX = 5
 TRANSACTION_MS = 15_000
+REQUEST_MS = 3000
 CALL_SECONDS_MAX = 20.0
 PAUSE_SECONDS = 0.1
 RECONNECT_SECONDS = 0.2
@@ -63,14 +64,17 @@ class FeedContext:
         self.last_commit[process] = self.now()
 
 
-def confluent_producer(bootstrap: str, transactional_id: str) -> confluent_kafka.Producer:
+def confluent_producer(
+    bootstrap: str, transactional_id: str, **settings: str | int
+) -> confluent_kafka.Producer:
     return confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_MS,
-            "request.timeout.ms": 3000,
+            "request.timeout.ms": REQUEST_MS,
             **QUICK,
+            **settings,
         }
     )
 

@@ -13,11 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import confluent_kafka
 import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from riverrun.cli.support.client_config import COMMAND_CONFIG_FLAG, login_of
+from riverrun.client.library_settings import LoginNotSupported, librdkafka_settings
+from riverrun.model.settings import SettingError
 
 MB = 1_000_000
 QUEUE_KILOBYTES = 262_144
@@ -85,13 +90,25 @@ class Servers:
         return float(sum(process.memory_info().rss for process in self._processes)) / MB
 
 
+def _client(bootstrap: str) -> dict[str, Any]:
+    """Settings that all clients share: the address, which carries the login of the command."""
+    try:
+        login = librdkafka_settings(login_of(bootstrap))
+    except (SettingError, LoginNotSupported) as error:
+        raise BenchmarkError(f"{COMMAND_CONFIG_FLAG}: {error}") from None
+    return {"bootstrap.servers": str(bootstrap), "log_level": 0, **login}
+
+
 def find_cluster(bootstrap: str) -> AdminClient:
     """A client of the cluster, after its first response; raises ``NoCluster``."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient(_client(bootstrap))
     try:
         admin.list_topics(timeout=ANSWER_SECONDS_MAX)
     except confluent_kafka.KafkaException:
-        raise NoCluster(f"no cluster answers at {bootstrap}; riverrun up starts one") from None
+        raise NoCluster(
+            f"no cluster answers at {bootstrap}, or it refuses the login ({COMMAND_CONFIG_FLAG}); "
+            "riverrun up starts one"
+        ) from None
     return admin
 
 
@@ -163,10 +180,10 @@ def produce(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
 def _producer(bootstrap: str, shape: Shape) -> confluent_kafka.Producer:
     return confluent_kafka.Producer(
         {
-            "bootstrap.servers": bootstrap, "acks": shape.acks, "batch.size": shape.batch_bytes,
+            **_client(bootstrap), "acks": shape.acks, "batch.size": shape.batch_bytes,
             "linger.ms": 5, "queue.buffering.max.messages": 500_000,
             "queue.buffering.max.kbytes": QUEUE_KILOBYTES // shape.connections + 1024,
-            "batch.num.messages": 100_000, "message.max.bytes": 4_000_000, "log_level": 0,
+            "batch.num.messages": 100_000, "message.max.bytes": 4_000_000,
         }
     )  # fmt: skip
 
@@ -258,11 +275,10 @@ def consume(
     """Read the topic from its start until ``shape.megabytes`` have arrived."""
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **_client(bootstrap),
             "group.id": f"bench-{topic}",
             "enable.auto.commit": False,
             "isolation.level": isolation,
-            "log_level": 0,
             **LARGE_QUEUE,
         }
     )
@@ -288,18 +304,15 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
     """From ``produce`` to the consumer, at a fixed rate. The first quarter is warm-up."""
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **_client(bootstrap),
             "group.id": f"bench-{topic}",
-            "log_level": 0,
             **LARGE_QUEUE,
         }
     )
     # From the end: records of an earlier run would count with their age.
     end = end_of(consumer, topic)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}
-    )
+    producer = confluent_kafka.Producer({**_client(bootstrap), "acks": acks, "linger.ms": 0})
     latencies: list[float] = []
     total = rate * seconds
     done = threading.Event()
@@ -332,9 +345,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
 
 def acknowledged(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str) -> Latency:
     """From ``produce`` to the acknowledgement, at a fixed rate. The first quarter is warm-up."""
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0}
-    )
+    producer = confluent_kafka.Producer({**_client(bootstrap), "acks": acks, "linger.ms": 0})
     found: list[float] = []
     failures: list[str] = []
 

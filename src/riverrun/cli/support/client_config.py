@@ -8,7 +8,7 @@ so that a password need not be in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,7 +78,7 @@ def command_properties(
 ) -> dict[str, str]:
     """The client settings of a command. Exits if the file cannot be read."""
     path = flag or environment.get(COMMAND_CONFIG_VARIABLE) or context.get("command-config")
-    found = _read(Path(str(path)).expanduser()) if path else {}
+    found = read_properties(Path(str(path)).expanduser()) if path else {}
     given = {
         name: environment[variable]
         for variable, name in VARIABLES.items()
@@ -101,7 +101,8 @@ def _login_of(jaas: str) -> dict[str, str]:
     return {name: text for name, text in login.items() if text is not None}
 
 
-def _read(path: Path) -> dict[str, str]:
+def read_properties(path: Path) -> dict[str, str]:
+    """The client settings in a file. Exits if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -117,9 +118,24 @@ def _read(path: Path) -> dict[str, str]:
     return found
 
 
+def with_addresses(bootstrap: str, found: Iterable[str]) -> ClusterAddress:
+    """The address of a command with further nodes of the same cluster."""
+    return ClusterAddress.of(
+        ",".join(dict.fromkeys([*bootstrap.split(","), *found])),
+        properties=login_of(bootstrap),
+        context=getattr(bootstrap, "context", None),
+    )
+
+
+def login_of(bootstrap: str) -> Mapping[str, str]:
+    """The client settings that belong to the address of a command."""
+    found: Mapping[str, str] = getattr(bootstrap, "properties", {})
+    return found
+
+
 def security_of(bootstrap: str) -> ClientSecurity | None:
     """The protection of the connections of a command. Exits if its settings are invalid."""
-    properties = getattr(bootstrap, "properties", {})
+    properties = login_of(bootstrap)
     if not properties:
         return None
     from riverrun.client.security import client_security

@@ -39,7 +39,7 @@ def test_reader_returns_a_long_copy_in_slices(
     monkeypatch.setattr(replica_reader, "SLICE_ROWS", 1)
     seen = {}
     for copy in found:
-        slices = [*read_replica(copy)]
+        slices = [*read_replica(copy, {})]
         rows = [row for each in slices for row in each]
         assert [row["kind"] for row in rows] == [BATCH] * (len(rows) - 1) + [COPY]
         assert rows[-1]["text"] == ""
@@ -77,9 +77,9 @@ def test_unreachable_node_is_described() -> None:
         end=9,
         is_compacted=False,
     )
-    ((row,),) = read_replica(copy)
+    ((row,),) = read_replica(copy, {})
     assert (row["kind"], row["text"]) == (ABSENT, "cannot be reached (connection refused)")
-    ((row,),) = read_replica(replace(copy, host=""))
+    ((row,),) = read_replica(replace(copy, host=""), {})
     assert (row["kind"], row["text"]) == (ABSENT, "cannot be reached (the node is down)")
     assert error_summary(TimeoutError()) == "no response in time"
     raw = ConnectionResetError(errno.ECONNRESET, "Read failed ('127.0.0.1', 9092)")

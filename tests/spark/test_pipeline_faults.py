@@ -139,7 +139,7 @@ def test_every_record_arrives_once_although_processes_die(
     found = run_request(
         cluster.bootstrap, lambda pool: find_replicas(pool, [topic, f"{topic}-copy"])
     )
-    outcome = audit_replicas(spark, found)
+    outcome = audit_replicas(spark, found, {})
     assert (outcome.copies, outcome.differences) == (18, [])
     assert outcome.compared >= 18
 

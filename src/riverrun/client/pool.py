@@ -284,17 +284,21 @@ class ConnectionPool:
             known = self._connections.get(address)
             if known is not None and not known.is_closed:
                 return known
-            host, port = address
-            made = await Connection.connect(
-                host,
-                port,
-                client_id=self._client_id,
-                timeout_s=self.request_timeout_s,
-                connect_timeout_s=self._connect_timeout_s,
-                security=self._security,
-            )
+            made = await self.connect(address)
             self._connections[address] = made
             return made
+
+    async def connect(self, address: Address) -> Connection:
+        """A new connection, which the caller closes, to any address with the pool's login."""
+        host, port = address
+        return await Connection.connect(
+            host,
+            port,
+            client_id=self._client_id,
+            timeout_s=self.request_timeout_s,
+            connect_timeout_s=self._connect_timeout_s,
+            security=self._security,
+        )
 
     def _shuffled(self, addresses: list[Address]) -> list[Address]:
         """Spread the first requests of many clients over all nodes."""

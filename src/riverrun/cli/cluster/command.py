@@ -293,6 +293,7 @@ class View:
 
 def _show(bootstrap: str, view: View, *, is_watched: bool, is_checked: bool = False) -> None:
     from riverrun.cli.cluster.report import ask_report
+    from riverrun.cli.support.client_config import with_addresses
     from riverrun.cli.support.output import print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
@@ -305,7 +306,7 @@ def _show(bootstrap: str, view: View, *, is_watched: bool, is_checked: bool = Fa
             known, lambda pool: ask_report(pool, with_features=view.with_features)
         )
         # A watcher wants to see what happens when the named node dies.
-        known = ",".join(dict.fromkeys([bootstrap, *(b.address for b in report.brokers)]))
+        known = with_addresses(bootstrap, (broker.address for broker in report.brokers))
         if view.as_json:
             described = report.described()
             print_json(described if view.part is None else described[view.part])

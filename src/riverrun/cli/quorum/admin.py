@@ -7,8 +7,7 @@ from uuid import UUID
 
 from riverrun.cli.cluster.report import ask_brokers
 from riverrun.cli.quorum.report import QuorumReplicaRow, ask_quorum, written_id
-from riverrun.cli.support.session import CLIENT_ID, NotFound, check
-from riverrun.client.connection import Connection
+from riverrun.cli.support.session import NotFound, check
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
@@ -55,13 +54,13 @@ async def find_candidate(pool: ConnectionPool, node: str) -> VoterCandidate:
             )
         address = brokers[int(node)]
         # A broker is registered shortly before it listens.
-        found = await pool.try_again(lambda: _discover(address))
+        found = await pool.try_again(lambda: _discover(pool, address))
     else:
         try:
             [address] = parse_bootstrap(node)
         except ValueError as error:
             raise NotFound(f"{node} is neither a node id nor an address: {error}") from None
-        found = await _discover(address)
+        found = await _discover(pool, address)
     cluster_id = (await ask_brokers(pool)).cluster_id
     if found.cluster_id != cluster_id:
         raise KafkaError(
@@ -81,10 +80,10 @@ async def find_candidate(pool: ConnectionPool, node: str) -> VoterCandidate:
     )
 
 
-async def _discover(address: tuple[str, int]) -> DiscoverNodeResponse:
+async def _discover(pool: ConnectionPool, address: tuple[str, int]) -> DiscoverNodeResponse:
     """Ask a node for its identity; only riverrun nodes support this request."""
     host, port = address
-    connection = await Connection.connect(host, port, client_id=CLIENT_ID)
+    connection = await pool.connect(address)
     try:
         answer: DiscoverNodeResponse = await connection.request(
             ApiKey.DISCOVER_NODE,

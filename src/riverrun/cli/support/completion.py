@@ -56,14 +56,13 @@ def _complete(
 ) -> list[str]:
     import asyncio
 
-    from riverrun.cli.support.session import NotFound
+    from riverrun.cli.support.session import NotFound, open_pool
     from riverrun.client.connection import UnsupportedApi
-    from riverrun.client.pool import ConnectionPool, parse_bootstrap
     from riverrun.model.errors import KafkaError
 
     async def names() -> list[str]:
-        addresses = parse_bootstrap(completed_address(context))
-        async with asyncio.timeout(ANSWER_S_MAX), ConnectionPool(addresses) as pool:
+        address = completed_address(context)
+        async with asyncio.timeout(ANSWER_S_MAX), open_pool(address) as pool:
             await pool.any_connection()
             return await ask(pool)
 

@@ -208,15 +208,21 @@ def _resolve(context: Any, _parameter: object, value: str | None) -> str | None:
         chosen = Chosen(address=str(value), source="--bootstrap")
     else:
         chosen = choose(os.environ, flag)
+    return _with_login(context, chosen)
+
+
+def _with_login(context: Any, chosen: Chosen) -> ClusterAddress:
     properties = command_properties(os.environ, context.meta.get(_CONFIG_KEY), chosen.entries)
     return ClusterAddress.of(chosen.address, properties=properties, context=chosen.context)
 
 
-def completed_address(context: typer.Context) -> str:
+def completed_address(context: typer.Context) -> ClusterAddress:
     """The address for shell completion, from the part of the line that was typed."""
     if _is_flag(context):
-        return str(context.params["bootstrap"])
-    return choose(os.environ, context.meta.get(_FLAG_KEY)).address
+        chosen = Chosen(address=str(context.params["bootstrap"]), source="--bootstrap")
+    else:
+        chosen = choose(os.environ, context.meta.get(_FLAG_KEY))
+    return _with_login(context, chosen)
 
 
 def _is_flag(context: typer.Context) -> bool:

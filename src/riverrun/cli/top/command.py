@@ -56,6 +56,7 @@ def top(
     """
     import asyncio
 
+    from riverrun.cli.support.client_config import with_addresses
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
     from riverrun.cli.top.report import ask_sample, throughput
@@ -75,7 +76,7 @@ def top(
         now = samples[-1]
         _forget_old(samples)
         # The named node may stop while others remain.
-        known = ",".join(dict.fromkeys([bootstrap, *now.addresses.values()]))
+        known = with_addresses(bootstrap, now.addresses.values())
         report = throughput(samples, with_internal=with_internal)
         _print(report, as_json=as_json, has_headings=not no_headers)
 

@@ -262,7 +262,7 @@ def _run(
     from riverrun.cli.up import other_nodes as elsewhere  # needs asyncio, which the start does not
 
     ours = [node for node in cluster if processes.is_running(node.id)]
-    found = elsewhere.others(ours) if processes.is_interrupted else {}
+    found = elsewhere.others(ours, security) if processes.is_interrupted else {}
     supervisor.stop()
     if serving and (there := elsewhere.still_there(found, cluster)):
         processes.say(elsewhere.in_words(there, cluster))

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from riverrun.cli.up.files import NodeFiles
 from riverrun.cli.up.messages import ourselves
+from riverrun.cli.up.secure import ClusterSecurity
 
 Address = tuple[str, int]
 
@@ -17,14 +19,20 @@ CALL_SECONDS_MAX = 0.5
 """The user has pressed Ctrl-C and waits."""
 
 
-def others(ours: Sequence[NodeFiles]) -> dict[int, Address]:
+def others(
+    ours: Sequence[NodeFiles], security: ClusterSecurity | None = None
+) -> dict[int, Address]:
     """All nodes known to our running nodes that are not our processes, by id."""
-    from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
+    from riverrun.cli.support.client_config import ClusterAddress, read_properties
+    from riverrun.cli.support.session import open_pool
+    from riverrun.client.pool import ClusterUnreachable
     from riverrun.model.errors import KafkaError
 
     async def ask() -> dict[int, Address]:
-        places = [parse_bootstrap(node.client)[0] for node in ours]
-        async with asyncio.timeout(ASK_SECONDS_MAX), ConnectionPool(places) as pool:
+        places = ",".join(node.client for node in ours)
+        login = {} if security is None else read_properties(Path(security.properties))
+        address = ClusterAddress.of(places, properties=login)
+        async with asyncio.timeout(ASK_SECONDS_MAX), open_pool(address) as pool:
             await pool.metadata(())
             return dict(pool.cluster.nodes)
 

@@ -42,6 +42,7 @@ def replicas(
     riverrun audit replicas orders --master spark://10.0.0.5:7077
     """
     check_extra()
+    from riverrun.cli.support.client_config import login_of
     from riverrun.cli.support.output import Cell, Layout, Table, print_json, print_tables
     from riverrun.cli.support.session import find_topic, run
     from riverrun.client.pool import ConnectionPool
@@ -56,7 +57,9 @@ def replicas(
 
     copies = run(bootstrap, find)
     outcome = run_job(
-        lambda spark: audit_replicas(spark, copies), app="riverrun audit", master=master
+        lambda spark: audit_replicas(spark, copies, login_of(bootstrap)),
+        app="riverrun audit",
+        master=master,
     )
     if as_json:
         print_json(asdict(outcome))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from riverrun.client.connection import Connection
+from riverrun.client.security import ClientSecurity, client_security
 from riverrun.model.errors import ErrorCode
 from riverrun.records.batch import CorruptBatch, batches, crc_matches
 from riverrun.records.record import read_records
@@ -50,12 +51,13 @@ class ReplicaCopy:
     is_compacted: bool
 
 
-def read_replica(copy: ReplicaCopy) -> Iterator[list[Row]]:
+def read_replica(copy: ReplicaCopy, login: Mapping[str, str]) -> Iterator[list[Row]]:
     """Rows of kind ``batch`` (``key`` for compacted topics), then one of kind ``copy``, or
-    ``absent`` if the node is unreachable. They come in slices to limit memory.
+    ``absent`` if the node is unreachable. They come in slices to limit memory. ``login`` has the
+    client settings of the cluster.
     """
     with asyncio.Runner() as runner:
-        slices = _read(copy)
+        slices = _read(copy, client_security(login))
         while (rows := runner.run(_next(slices))) is not None:
             yield rows
 
@@ -64,12 +66,12 @@ async def _next(slices: AsyncIterator[list[Row]]) -> list[Row] | None:
     return await anext(slices, None)
 
 
-async def _read(copy: ReplicaCopy) -> AsyncIterator[list[Row]]:
+async def _read(copy: ReplicaCopy, security: ClientSecurity | None) -> AsyncIterator[list[Row]]:
     rows: list[Row] = []
     latest: dict[bytes, tuple[int, int | None]] = {}
     start, position, kind, error_text = 0, 0, COPY, ""
     try:
-        async for data, log_start, reached in _fetched(copy):
+        async for data, log_start, reached in _fetched(copy, security):
             start, position = log_start, reached
             for at, header in batches(data):
                 if header.base_offset >= copy.end:
@@ -136,11 +138,15 @@ class ReplicaUnreadable(Exception):
     """The copy lacks records or cannot be fetched."""
 
 
-async def _fetched(copy: ReplicaCopy) -> AsyncIterator[tuple[bytes, int, int]]:
+async def _fetched(
+    copy: ReplicaCopy, security: ClientSecurity | None
+) -> AsyncIterator[tuple[bytes, int, int]]:
     """Fetched data with the copy's log start offset and the next position, up to the end."""
     if not copy.host:
         raise OSError("the node is down")
-    connection = await Connection.connect(copy.host, copy.port, client_id=CLIENT_ID)
+    connection = await Connection.connect(
+        copy.host, copy.port, client_id=CLIENT_ID, security=security
+    )
     try:
         position, start = 0, 0
         give_up_at = time.monotonic() + BEHIND_SECONDS_MAX

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -172,22 +173,28 @@ async def _compacted(pool: ConnectionPool, names: Sequence[str]) -> dict[str, No
     }
 
 
-def audit_replicas(spark: SparkSession, copies: Sequence[ReplicaCopy]) -> AuditResult:
-    """Read and compare all copies. Partitions without records are not read."""
+def audit_replicas(
+    spark: SparkSession, copies: Sequence[ReplicaCopy], login: Mapping[str, str]
+) -> AuditResult:
+    """Read and compare all copies. Partitions without records are not read. Executors log in with
+    the client settings ``login``.
+    """
     rows = [dataclasses.astuple(copy) for copy in copies if copy.end > 0]
     tasks = min(len(rows), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     frame = spark.createDataFrame(rows, COPY_DDL).repartition(max(1, tasks))
-    found = frame.mapInArrow(_read_all, FOUND_DDL).persist()
+    found = frame.mapInArrow(partial(_read_all, login=dict(login)), FOUND_DDL).persist()
     try:
         return compare_copies(found, copies)
     finally:
         found.unpersist()
 
 
-def _read_all(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_all(
+    frames: Iterator[pa.RecordBatch], login: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
     for frame in frames:
         for row in frame.to_pylist():
-            for found in read_replica(ReplicaCopy(**row)):
+            for found in read_replica(ReplicaCopy(**row), login):
                 yield pa.RecordBatch.from_pylist(found, schema=FOUND)
 
 

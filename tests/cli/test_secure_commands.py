@@ -1,0 +1,92 @@
+"""Every group of commands works against `up --secure`, with the file that it wrote."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from riverrun.cli.support.client_config import ClusterAddress, login_of, with_addresses
+from tests.secure_node import SecureNode
+
+COMMANDS = (
+    ("topics describe orders", "orders"),
+    ("topics trim orders --before 1 --yes", "orders"),
+    ("topics move orders --to 1 --yes", "Nothing to move"),
+    ("consume orders --from-beginning --max-messages 1", "second"),
+    ("consume orders --group readers --from-beginning --max-messages 1", "second"),
+    ("groups list", "readers"),
+    ("groups reset-offsets readers --topic orders --to-earliest", "orders"),
+    ("transactions list", ""),
+    ("transactions hanging", ""),
+    ("cluster status", "healthy"),
+    ("cluster config get num.partitions", "num.partitions"),
+    ("cluster elect-leaders", ""),
+    ("cluster balance --dry-run", ""),
+    ("cluster moves", ""),
+    ("quorum status", "leader"),
+    ("quorum add 1 --print-properties", "node.id=1"),
+    ("top --once", "orders"),
+    ("users list", "admin"),
+    ("acls add --user reader --operation Read --topic orders", "reader"),
+    ("acls list", "reader"),
+    ("bench produce --megabytes 1 --rounds 1", "MB/s"),
+    ("bench produce --megabytes 1 --rounds 1 --connections 2", "MB/s"),
+    ("bench consume --megabytes 1 --rounds 1", "MB/s"),
+    ("bench end-to-end --seconds 1 --rate 100", "p99"),
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureNode]:
+    made = SecureNode(tmp_path_factory.mktemp("secure") / "data")
+    assert made.run("topics", "create", "orders").returncode == 0
+    assert made.run("produce", "orders", given="first\nsecond\n").returncode == 0
+    yield made
+    assert made.stop() == 0
+
+
+@pytest.mark.parametrize(("line", "shown"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_command_logs_in(node: SecureNode, line: str, shown: str) -> None:
+    done = node.run(*line.split())
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+    assert node.security["password"] not in done.stdout + done.stderr
+
+
+def test_shell_completes_names_of_a_secure_cluster(node: SecureNode) -> None:
+    line = "riverrun topics describe ord"
+    environment = {
+        **os.environ,
+        "RIVERRUN_BOOTSTRAP": node.bootstrap,
+        "RIVERRUN_COMMAND_CONFIG": node.security["properties"],
+        "_RIVERRUN_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [os.path.join(os.path.dirname(sys.executable), "riverrun")],
+        env=environment, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["orders"]
+
+
+def test_benchmark_explains_invalid_settings(node: SecureNode) -> None:
+    variables = {"RIVERRUN_SASL_MECHANISM": "nonsense"}
+    done = node.run("bench", "produce", "--megabytes", "1", environment=variables)
+    assert done.returncode == 1
+    assert "--command-config: Invalid value NONSENSE for configuration sasl.mech" in done.stderr
+    assert node.security["password"] not in done.stderr
+
+
+def test_addresses_that_a_watch_adds_keep_the_login() -> None:
+    login = {"security.protocol": "SSL"}
+    given = ClusterAddress.of("a:1,b:1", properties=login, context="here")
+    wider = with_addresses(given, ["b:1", "c:1"])
+    assert wider == "a:1,b:1,c:1"
+    assert login_of(wider) == login
+    assert wider.context == "here"
+    assert with_addresses("a:1", ["b:1"]) == "a:1,b:1"

@@ -9,10 +9,9 @@ import pytest
 from riverrun.model.settings import SettingError
 from riverrun.server.network.connection_limits import (
     ConnectionLimits,
-    check_connection_limits,
-    parse_overrides,
+    check_listener_limits,
 )
-from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.network.settings import NetworkSettings, parse_overrides
 
 PREFIX = "listener.name.clients."
 
@@ -75,5 +74,5 @@ def test_bad_override_is_refused(text: str) -> None:
 
 def test_bad_limit_of_a_listener_is_refused() -> None:
     with pytest.raises(SettingError):
-        check_connection_limits(NetworkSettings(), {PREFIX + "max.connections": "many"})
-    check_connection_limits(NetworkSettings(), {PREFIX + "max.connections": "5"})
+        check_listener_limits({PREFIX + "max.connections": "many"})
+    check_listener_limits({PREFIX + "max.connections": "5"})

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from riverrun.cluster.configs.node_configs import Configs
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId
 from riverrun.model.settings import SettingError
 from riverrun.server.settings import (
     NodeSettings,
@@ -14,6 +17,7 @@ from riverrun.server.settings import (
     settings_texts,
     unknown_variables,
 )
+from riverrun.storage.settings import LogSettings
 
 
 def refused(**texts: str) -> str:
@@ -215,3 +219,16 @@ def test_cordoned_directory_is_the_data_directory_or_all() -> None:
     assert not NodeSettings.from_texts({}).directory.is_cordoned("/data")
     message = refused(log_dirs="/d1", cordoned_log_dirs="/d2")
     assert "/d2 is not the data directory /d1, nor *" in message
+
+
+def test_limits_of_addresses_that_cannot_be_read_cannot_be_set() -> None:
+    name = "max.connections.per.ip.overrides"
+    assert "an override looks like" in refused(**{name: "10.0.0.1:many"})
+    configs = Configs(declared_settings(), given={}, node_id=NodeId(1), log=LogSettings())
+    with pytest.raises(KafkaError) as error:
+        configs.check_broker({name: "10.0.0.1:many"})
+    assert error.value.code is ErrorCode.INVALID_REQUEST
+    assert error.value.message == (
+        f"Invalid value 10.0.0.1:many for configuration {name}: an override looks like 10.0.0.1:100"
+    )
+    configs.check_broker({name: "10.0.0.1:5,[::1]:7"})

@@ -8,7 +8,7 @@ from files, flags and metadata.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cache
 from typing import Any, ClassVar, Self, cast
@@ -64,6 +64,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] | None
     live: bool
     doc: str
+    check: Callable[[str], object] | None = None
+    """Raises ``SettingError`` for a text that has the right type and cannot be used."""
 
     def parse(self, text: str) -> Value:
         """Parse a text; raises ``SettingError``."""
@@ -82,6 +84,8 @@ class Setting(Struct, frozen=True, kw_only=True):
                 return items
             case _:
                 self._check_choice(text)
+                if self.check is not None:
+                    self.check(text)
                 return text
 
     def _parse_number(self, text: str) -> int | float:
@@ -133,10 +137,11 @@ def setting(
     at_most: int | float | None = None,
     choices: tuple[str, ...] | None = None,
     live: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> Any:
     """Declare a setting of a node. ``topic`` is the name of the topic setting that overrides it.
 
-    ``live``: a change takes effect without a restart.
+    ``live``: a change takes effect without a restart. ``check`` raises ``SettingError``.
     """
     if kind is None:
         kind = _KINDS[type(default)]
@@ -153,6 +158,7 @@ def setting(
         "choices": choices,
         "live": live,
         "doc": doc,
+        "check": check,
     }
     return dataclasses.field(default=default, metadata={"setting": declared})
 

@@ -40,6 +40,7 @@ from riverrun.server.controller_link.probe import BrokerProbe
 from riverrun.server.dispatch.broker_visibility import BrokerVisibility
 from riverrun.server.dispatch.context import CONTROLLER, Peer
 from riverrun.server.dispatch.controller_router import build_controller_router
+from riverrun.server.dispatch.cordon_check import CordonCheck
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.response_cache import ResponseCache
@@ -360,7 +361,7 @@ class Node:
             broker.services,
             metrics=self.metrics,
             clock=self._clock,
-            forward=forwarder.forward,
+            forward=CordonCheck(services, forwarder.forward).forward,
             on_bug=self._handler_failed,
             access=services.access.check,
             throttle=RequestThrottle(services.quotas, listener.mute),

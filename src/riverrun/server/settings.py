@@ -34,7 +34,7 @@ from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.host.settings import PROCESSES, HostSettings
 from riverrun.server.metrics.settings import MetricsSettings
-from riverrun.server.network.connection_limits import check_connection_limits
+from riverrun.server.network.connection_limits import check_listener_limits
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.security.quota_settings import QuotaSettings
 from riverrun.server.security.settings import (
@@ -47,7 +47,13 @@ from riverrun.server.security.settings import (
     listener_protocols,
     prefixed_setting,
 )
-from riverrun.storage.settings import CleanerSettings, DirectorySettings, LogSettings, ScrubSettings
+from riverrun.storage.settings import (
+    CORDONED,
+    CleanerSettings,
+    DirectorySettings,
+    LogSettings,
+    ScrubSettings,
+)
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 VARIABLES_OF_OTHERS = (
@@ -206,7 +212,7 @@ class NodeSettings:
                 raise SettingError(name, shown, f"unknown setting; {hint}")
         groups = {field: group.from_texts(texts) for field, group in GROUPS.items()}
         made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]
-        check_connection_limits(made.network, texts)
+        check_listener_limits(texts)
         if len(made.identity.log_dirs) != 1:
             raise SettingError(
                 "log.dirs",
@@ -215,7 +221,7 @@ class NodeSettings:
             )
         if unknown := made.directory.unknown_cordons(made.data_directory):
             raise SettingError(
-                "cordoned.log.dirs",
+                CORDONED,
                 ",".join(made.directory.cordoned),
                 f"{unknown[0]} is not the data directory {made.data_directory}, nor *",
             )

@@ -26,6 +26,7 @@ from riverrun.model.settings import (
     setting,
 )
 
+CORDONED = "cordoned.log.dirs"
 ALL = "*"
 """All directories, in ``cordoned.log.dirs``."""
 TOPIC_ONLY = frozenset(
@@ -253,7 +254,7 @@ class DirectorySettings(Settings):
     """Settings of a node's data directory."""
 
     cordoned: tuple[str, ...] = setting(
-        (), name="cordoned.log.dirs", live=True,
+        (), name=CORDONED, live=True,
         doc="Data directories that get no new replicas, or `*` for all (KIP-1066). Set it on a "
         "broker before its disk or the whole broker is taken away.",
     )  # fmt: skip

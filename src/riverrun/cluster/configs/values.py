@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Final
 
-from riverrun.model.settings import Setting, SettingKind, Value
+from riverrun.model.settings import Setting, SettingError, SettingKind, Value
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
@@ -75,6 +75,11 @@ def check(setting: Setting, name: str, value: Value) -> None:
             raise _bad(value, name, f"Value must be at least {setting.at_least}")
         if setting.at_most is not None and value > setting.at_most:
             raise _bad(value, name, f"Value must be no more than {setting.at_most}")
+    if setting.check is not None and isinstance(value, str):
+        try:
+            setting.check(value)
+        except SettingError as error:
+            raise BadValue(str(error)) from None
     if setting.choices is not None:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in setting.choices:

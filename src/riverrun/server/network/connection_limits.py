@@ -18,7 +18,7 @@ from riverrun.security.protocols import (
     MAX_CONNECTIONS,
 )
 from riverrun.security.quotas import PermitBucket
-from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.network.settings import NetworkSettings, parse_overrides
 
 WAIT_SECONDS_MAX: Final = 10.0
 """A connection whose turn is further away is closed."""
@@ -35,20 +35,6 @@ class Arrival(NamedTuple):
     refusal: str | None = None
     detail: str = ""
     seconds: float = 0.0
-
-
-def parse_overrides(text: str) -> dict[str, int]:
-    """Raises ``SettingError``."""
-    name = "max.connections.per.ip.overrides"
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        address, colon, count = part.strip().rpartition(":")
-        if not colon or not address or not count.strip().isdigit():
-            raise SettingError(name, text, "an override looks like 10.0.0.1:100")
-        found[address.strip().strip("[]")] = int(count)
-    return found
 
 
 class ConnectionLimits:
@@ -73,13 +59,10 @@ class ConnectionLimits:
         self._buckets: dict[tuple[str, str], PermitBucket] = {}
 
     def configure(self, settings: NetworkSettings, texts: Mapping[str, str]) -> None:
-        """Use new limits. Overrides that cannot be read stay as they were."""
+        """Use new limits."""
         self._settings = settings
         self._texts = texts
-        try:
-            self._overrides = parse_overrides(settings.connections_per_ip_overrides)
-        except SettingError:
-            return
+        self._overrides = parse_overrides(settings.connections_per_ip_overrides)
 
     def of_listener(self, listener: str, name: str) -> int:
         """A limit of one listener; no limit if it is not a number."""
@@ -136,9 +119,8 @@ class ConnectionLimits:
         return seconds
 
 
-def check_connection_limits(settings: NetworkSettings, texts: Mapping[str, str]) -> None:
+def check_listener_limits(texts: Mapping[str, str]) -> None:
     """Raises ``SettingError`` for limits that cannot be read."""
-    parse_overrides(settings.connections_per_ip_overrides)
     for name, text in texts.items():
         is_limit = name.startswith(LISTENER_PREFIX) and name.endswith(LISTENER_LIMITS)
         if is_limit and not text.strip().isdigit():

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from riverrun.model.settings import (
     INT_MAX,
     MINUTE_MS,
     SECOND_MS,
     MiB,
+    SettingError,
     SettingKind,
     Settings,
     setting,
 )
+
+OVERRIDES: Final = "max.connections.per.ip.overrides"
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """Raises ``SettingError``."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        address, colon, count = part.strip().rpartition(":")
+        if not colon or not address or not count.strip().isdigit():
+            raise SettingError(OVERRIDES, text, "an override looks like 10.0.0.1:100")
+        found[address.strip().strip("[]")] = int(count)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +61,9 @@ class NetworkSettings(Settings):
     )
     connections_per_ip_overrides: str = setting(
         "",
-        name="max.connections.per.ip.overrides",
+        name=OVERRIDES,
         live=True,
+        check=parse_overrides,
         doc="Other limits for some addresses, as ADDRESS:COUNT,ADDRESS:COUNT. The count follows the"
         " last colon.",
     )

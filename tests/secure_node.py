@@ -19,10 +19,15 @@ READY_SECONDS_MAX = 60
 class SecureNode:
     """One node, started by `up --secure`, and commands against it."""
 
-    def __init__(self, data: Path) -> None:
-        words = ["up", "--secure", "--nodes", "1", "--port", "0", "--json", "--data", str(data)]
+    def __init__(self, data: Path, *settings: str, log: Path | None = None) -> None:
+        """``settings`` are of the form NAME=VALUE. The node logs to ``log``."""
+        words = ["up", "--secure", "--nodes", "1", "--port", "0", "--json"]
+        words += ["--data", str(data), *(word for text in settings for word in ("--set", text))]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "riverrun", *words], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "riverrun", *words],
+            stdout=subprocess.PIPE,
+            stderr=None if log is None else log.open("w"),
+            text=True,
         )
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], READY_SECONDS_MAX)

@@ -85,7 +85,7 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
 BEHAVIOUR = """\
 ## Missing features besides these APIs
 - **Transactions**: a producer with a `transactional.id` gets an error. Idempotence works.
-- **Security**: GSSAPI (Kerberos), delegation tokens, JKS and PKCS12 stores (PEM works), custom
+- **Security**: GSSAPI (Kerberos), JKS and PKCS12 stores (PEM works), custom
   principal builders and authorizers.
 - **Settings of groups and of client metrics subscriptions**: DescribeConfigs lists them with Kafka's
   defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to the newer group

@@ -61,6 +61,7 @@ from riverrun.server.security.client_quotas import build_quotas
 from riverrun.server.security.first_user import first_user_records
 from riverrun.server.security.node_security import NodeSecurity, build_security
 from riverrun.server.security.request_throttle import RequestThrottle
+from riverrun.server.security.token_expiry import start_token_expiry
 from riverrun.server.services import NodeServices
 from riverrun.server.settings import Address, NodeSettings, declared_settings
 from riverrun.storage.directory import LogDirectory
@@ -161,6 +162,7 @@ class Node:
         services.metadata.on_leadership(services.controller.on_leadership)
         self._tasks.start(services.controller.run(), name="controller")
         start_balancing(services, self._tasks, planner_for(self._files))
+        start_token_expiry(services, self._tasks)
         self._tasks.start(services.metadata.run(), name="metadata log")
         controller = settings.controller_address()
         if controller is not None:

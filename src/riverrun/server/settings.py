@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.brokers.modes import BROKER_MODE
+from riverrun.cluster.security.token_settings import DelegationTokenSettings
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.transactions.settings import TransactionSettings
@@ -197,6 +198,7 @@ class NodeSettings:
     sasl: SaslSettings
     authorization: AuthorizationSettings
     quota: QuotaSettings
+    delegation_token: DelegationTokenSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -337,6 +339,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "host": HostSettings,
     **SECURITY_GROUPS,
     "quota": QuotaSettings,
+    "delegation_token": DelegationTokenSettings,
 }
 
 

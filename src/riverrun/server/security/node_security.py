@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from riverrun.client.security import ClientSecurity, SaslLogin, sasl_login
+from riverrun.cluster.security.token_settings import DelegationTokenSettings
 from riverrun.metadata.image import BrokerImage, Endpoint, Image
 from riverrun.model.settings import SettingError
 from riverrun.ports.aio import OwnedTasks
@@ -35,6 +36,7 @@ from riverrun.server.security.settings import (
     listener_protocols,
     of_listener,
 )
+from riverrun.server.security.token_logins import TokenLogins
 
 if TYPE_CHECKING:
     from riverrun.server.settings import NodeSettings
@@ -62,6 +64,9 @@ class NodeSecurity:
         self._image = image
         self._login_log = LoginLog(clock, metrics)
         self._secret = randomness.uuid().bytes + randomness.uuid().bytes
+        self._token_logins = TokenLogins(
+            DelegationTokenSettings.from_texts(texts), image, clock, self._secret
+        )
         self.protocols = listener_protocols(texts, listeners)
         self.inter_broker_listener = inter_broker_listener(texts, self.protocols)
         self._holder_listeners: dict[CertificateHolder, str] = {}
@@ -127,7 +132,12 @@ class NodeSecurity:
             certificate=certificate,
             mapping_rules=rules,
             sasl=SaslSettings.from_texts(texts),
-            logins=ListenerLogins(self._image, passwords=self._plain_users(name), bearer=bearer),
+            logins=ListenerLogins(
+                self._image,
+                passwords=self._plain_users(name),
+                bearer=bearer,
+                tokens=self._token_logins.find,
+            ),
             secret=self._secret,
             nonce=lambda: self._randomness.uuid().hex,
             clock=self._clock,

@@ -15,6 +15,7 @@ from riverrun.coordinator.transactions.partitions import (
 )
 from riverrun.coordinator.transactions.producers import InitProducer, init_producer
 from riverrun.coordinator.transactions.transaction import (
+    EXHAUSTED_EPOCH,
     TRANSITIONS,
     Transaction,
     TransactionStatus,
@@ -112,7 +113,7 @@ def test_end_in_version_1(status: TransactionStatus, commit: Any, abort: Any) ->
 def test_end_in_version_2(
     status: TransactionStatus, abort_retry: Any, abort: Any, commit_retry: Any, commit: Any
 ) -> None:
-    known = transaction(status)
+    known = transaction(status, client_version=2)
     rows = ((False, 4, abort_retry), (False, 5, abort), (True, 4, commit_retry), (True, 5, commit))
     for is_commit, epoch, wanted in rows:
         found = end(known, epoch, 2, is_commit=is_commit)
@@ -124,6 +125,18 @@ def test_end_in_version_2(
             assert end(known, other, 2, is_commit=is_commit) is FENCED
         assert end(known, epoch, 2, is_commit=is_commit, producer=6) is MAPPING
         assert end(None, epoch, 2, is_commit=is_commit) is MAPPING
+
+
+@pytest.mark.parametrize("status", list(TransactionStatus))
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_replaced_producer_is_fenced_after_a_transaction_of_version_1(
+    status: TransactionStatus, is_commit: bool
+) -> None:
+    """Its successor runs transactions with an epoch from InitProducerId, which is the next one."""
+    known = transaction(status, client_version=0)
+    assert end(known, known.producer_epoch - 1, 2, is_commit=is_commit) is FENCED
+    rotated = transaction(status, client_version=0, producer_epoch=0, previous_producer_id=6)
+    assert end(rotated, EXHAUSTED_EPOCH, 2, is_commit=is_commit, producer=6) is FENCED
 
 
 def test_abort_without_partitions_starts_with_its_end() -> None:

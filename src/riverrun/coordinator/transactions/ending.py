@@ -14,6 +14,8 @@ the epoch before the current one. E is the epoch of the state:
     Prepare*        E - 1: CONCURRENT_TRANSACTIONS for the same result, else INVALID_TXN_STATE
                     E: CONCURRENT_TRANSACTIONS
 
+After an end of version 1, which has no bump, E - 1 is fenced in every state.
+
 A producer learns E before the markers are written, so it may already end its next transaction. It
 waits for the markers; in Kafka it is fenced.
 """
@@ -103,7 +105,10 @@ def _end_with_bump(
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_retry = is_retry_of_rotation or known.producer_epoch == request.producer_epoch + 1
     is_current = not is_retry_of_rotation and known.producer_epoch == request.producer_epoch
-    may_be_retry = known.status.is_prepared or known.status.is_complete
+    # Only a bump by the end itself makes E - 1 the same producer. A transaction of version 1 kept
+    # the epoch that its producer got from InitProducerId, so E - 1 is a replaced producer.
+    is_bumped = known.client_version >= EPOCH_BUMP_SINCE
+    may_be_retry = is_bumped and (known.status.is_prepared or known.status.is_complete)
     if not (is_current or (is_retry and may_be_retry)):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.status.is_prepared:

@@ -1,4 +1,4 @@
-"""A node that is started by `riverrun up --secure`, with a user and access control."""
+"""Nodes that are started by `riverrun up --secure`, with a user and access control."""
 
 from __future__ import annotations
 
@@ -17,24 +17,47 @@ READY_SECONDS_MAX = 60
 
 
 class SecureNode:
-    """One node, started by `up --secure`, and commands against it."""
+    """Nodes, started by `up --secure`, and commands against them."""
 
-    def __init__(self, data: Path, *settings: str, log: Path | None = None) -> None:
-        """``settings`` are of the form NAME=VALUE. The node logs to ``log``."""
-        words = ["up", "--secure", "--nodes", "1", "--port", "0", "--json"]
+    def __init__(self, data: Path, *settings: str, log: Path | None = None, nodes: int = 1) -> None:
+        """``settings`` are of the form NAME=VALUE. The nodes log to ``log``, by default a file
+        beside the data."""
+        words = ["up", "--secure", "--nodes", str(nodes), "--port", "0", "--json"]
         words += ["--data", str(data), *(word for text in settings for word in ("--set", text))]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "riverrun", *words],
-            stdout=subprocess.PIPE,
-            stderr=None if log is None else log.open("w"),
-            text=True,
-        )
+        self._log = log or data.parent / "log.txt"
+        with self._log.open("wb") as written:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "riverrun", *words],
+                stdout=subprocess.PIPE,
+                stderr=written,
+                text=True,
+            )
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], READY_SECONDS_MAX)
         assert ready, "the node does not start"
         self.told: dict[str, Any] = json.loads(self._process.stdout.readline())
         self.bootstrap: str = self.told["bootstrap"]
         self.security: dict[str, str] = self.told["security"]
+
+    @property
+    def logged(self) -> str:
+        return self._log.read_text()
+
+    def client(self, user: str, password: str, **more: Any) -> dict[str, Any]:
+        """The settings of a client of confluent-kafka."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": password,
+            "ssl.ca.location": self.security["ca"],
+            **more,
+        }
+
+    @property
+    def admin(self) -> dict[str, Any]:
+        return self.client(self.security["user"], self.security["password"])
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGINT)
@@ -61,17 +84,7 @@ class SecureNode:
     def produce(self, user: str, password: str, topic: str) -> str:
         """The name of the error of one produced record; empty if it was acknowledged."""
         errors: list[str] = []
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "SCRAM-SHA-512",
-                "sasl.username": user,
-                "sasl.password": password,
-                "ssl.ca.location": self.security["ca"],
-                "message.timeout.ms": 20_000,
-            }
-        )
+        producer = Producer(self.client(user, password, **{"message.timeout.ms": 20_000}))
         producer.produce(
             topic, b"x", on_delivery=lambda error, _: errors.append(error.name() if error else "")
         )

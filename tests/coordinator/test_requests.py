@@ -86,6 +86,7 @@ class Server:
         self.services: Any = SimpleNamespace(
             access=OPEN_ACCESS,
             quotas=no_quotas(),
+            audit=None,
             groups=node.groups,
             metadata=self.metadata,
             forwarder=self,

@@ -54,7 +54,16 @@ def test_handler_gets_context_and_request_and_its_response_is_framed(version: in
     assert decode_frame(ApiKey.HEARTBEAT, version, response) == (99, FINE)
     ((context, request),) = seen
     assert request == BEAT
-    assert context == (version, 99, "tester", "10.0.0.1", "PLAINTEXT", 7, ANONYMOUS)
+    assert context == (
+        version,
+        99,
+        "tester",
+        "10.0.0.1",
+        "PLAINTEXT",
+        7,
+        ANONYMOUS,
+        ApiKey.HEARTBEAT,
+    )
     assert network.count("riverrun_requests_total", api="Heartbeat") == 1
 
 

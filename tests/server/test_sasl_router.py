@@ -72,7 +72,7 @@ class Client:
     def succeeded(self, peer: Peer, principal: Principal, mechanism: str) -> None:
         pass
 
-    def failed(self, peer: Peer, mechanism: str, reason: str) -> None:
+    def failed(self, peer: Peer, user: str, mechanism: str, reason: str) -> None:
         pass
 
     def send(self, key: ApiKey, version: int, message: Any) -> Any:

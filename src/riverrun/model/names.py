@@ -5,7 +5,9 @@ from typing import Final
 METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state")
+AUDIT_TOPIC: Final = "__riverrun_audit"
+"""Only brokers write it. No client may change or delete it, not even a super user."""
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state", AUDIT_TOPIC)
 META_PROPERTIES: Final = "meta.properties"
 """The file that identifies a data directory."""
 LOCK: Final = ".lock"

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from riverrun.model.names import AUDIT_TOPIC
 from riverrun.security.principal import Principal
 
 WILDCARD: Final = "*"
@@ -68,6 +69,15 @@ class AclPermission(IntEnum):
     ALLOW = 3
 
 
+_RESERVED: Final = frozenset(
+    {
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.ALTER_CONFIGS,
+    }
+)
 IMPLIES: Final = {
     AclOperation.DESCRIBE: (
         AclOperation.READ,
@@ -238,6 +248,8 @@ class Authorizer:
         name: str,
     ) -> AuthorizationResult:
         """The decision with its reason."""
+        if is_reserved(operation, kind, name):
+            return AuthorizationResult(is_allowed=False, reason=f"only brokers write {name}")
         if self.is_super_user(principal):
             return AuthorizationResult(is_allowed=True, reason=f"{principal} is a super user")
         who = str(principal)
@@ -327,6 +339,11 @@ def _affects(acl: Acl, name: str) -> bool:
     if acl.pattern_type is PatternType.PREFIXED:
         return name.startswith(acl.name)
     return acl.name in (name, WILDCARD)
+
+
+def is_reserved(operation: AclOperation, kind: ResourceType, name: str) -> bool:
+    """Whether only the brokers may do this, and no client with whatever rights."""
+    return name == AUDIT_TOPIC and kind is ResourceType.TOPIC and operation in _RESERVED
 
 
 def operation_bits(operations: Iterable[AclOperation]) -> int:

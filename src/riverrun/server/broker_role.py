@@ -47,6 +47,7 @@ from riverrun.server.metrics.group_lag import GroupLag
 from riverrun.server.metrics.node_metrics import declare_metrics
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
 from riverrun.server.moves import Moves, build_digester, current_settings
+from riverrun.server.security.audit.topic_writer import AuditTopicWriter
 from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.server.transactions.coordinator_link import CoordinatorLink
 from riverrun.server.transactions.markers import build_marker_sender
@@ -183,6 +184,11 @@ class BrokerRole:
         """Send heartbeats. Returns when the broker is unfenced. Its listeners must be open."""
         self._tasks.start(self.services.lifecycle.run(), name="heartbeats")
         await self.services.lifecycle.until_serving()
+        audit = self.services.audit
+        if audit is not None and audit.writes_topic:
+            writer = AuditTopicWriter(self.services, self.services.settings.audit)
+            audit.write_to(writer)
+            self._tasks.start(writer.run(), name="audit topic")
 
     async def prepare_metrics(self) -> None:
         """Fetch what the metrics need from other nodes. Call before they are read."""

@@ -39,12 +39,11 @@ from riverrun.server.controller_link.lifecycle import Phase
 from riverrun.server.controller_link.probe import BrokerProbe
 from riverrun.server.dispatch.broker_visibility import BrokerVisibility
 from riverrun.server.dispatch.context import CONTROLLER, Peer
-from riverrun.server.dispatch.controller_router import build_controller_router
-from riverrun.server.dispatch.cordon_check import CordonCheck
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.image_waits import ImageWaits
 from riverrun.server.dispatch.response_cache import ResponseCache
 from riverrun.server.dispatch.router import Router
+from riverrun.server.dispatch.routers import build_broker_router, build_controller_router
 from riverrun.server.formation.decision import Formed
 from riverrun.server.formation.formation import Formation
 from riverrun.server.logs import error_text
@@ -57,6 +56,7 @@ from riverrun.server.quorum.metrics import declare_quorum_metrics
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.quorum.rejoining import Rejoining
 from riverrun.server.security.access import AccessControl
+from riverrun.server.security.audit.audit_log import AuditLog, build_audit
 from riverrun.server.security.client_quotas import build_quotas
 from riverrun.server.security.first_user import first_user_records
 from riverrun.server.security.node_security import NodeSecurity, build_security
@@ -109,6 +109,7 @@ class Node:
         self._http: HttpServer | None = None
         self._broker: BrokerRole | None = None
         self._security: NodeSecurity | None = None
+        self._audit: AuditLog | None = None
 
     def reload_certificates(self) -> None:
         """Read all certificates again (SIGHUP)."""
@@ -148,8 +149,9 @@ class Node:
     async def _start(self) -> None:
         began = self._clock.monotonic()
         settings = self.settings
-        ports = self._clock, self._randomness, self.metrics
-        security = self._security = build_security(settings, self._image, *ports, self._tasks)
+        ports = self._clock, self._randomness, self.metrics, self._tasks
+        self._audit = build_audit(settings, *ports)
+        security = self._security = build_security(settings, self._image, *ports, self._audit)
         services = await self._build_services(security)
         router = build_controller_router(services, on_bug=self._handler_failed)
         channels = self._channels = ControllerChannels(
@@ -220,8 +222,9 @@ class Node:
         return NodeServices(
             settings=settings,
             security=security,
-            access=AccessControl(settings.authorization, self._image),
+            access=AccessControl(settings.authorization, self._image, self._audit),
             quotas=build_quotas(settings, security, self._clock, self.metrics),
+            audit=self._audit,
             clock=self._clock,
             randomness=self._randomness,
             metrics=self.metrics,
@@ -359,15 +362,8 @@ class Node:
         )
         await broker.register()
         broker.start()
-        router = Router(
-            broker.services,
-            metrics=self.metrics,
-            clock=self._clock,
-            forward=CordonCheck(services, forwarder.forward).forward,
-            on_bug=self._handler_failed,
-            access=services.access.check,
-            throttle=RequestThrottle(services.quotas, listener.mute),
-        )
+        throttle = RequestThrottle(services.quotas, listener.mute)
+        router = build_broker_router(broker.services, throttle, on_bug=self._handler_failed)
         for address in self.settings.client_addresses():
             if address not in self._sockets:
                 await listener.start(address.name, address.host, address.port, router=router)
@@ -459,6 +455,8 @@ class Node:
             await self._listener.stop(waits_for_requests=self._failure is None)
         if self._http is not None:
             await self._http.stop()
+        if self._audit is not None:
+            await self._audit.close()
         if self._broker is not None:
             await self._broker.stop()
         await self._tasks.close()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from riverrun.server.metrics.topic_traffic import TopicsTraffic
     from riverrun.server.network.memory import SendMemory
     from riverrun.server.security.access import AccessControl
+    from riverrun.server.security.audit.audit_log import AuditLog
     from riverrun.server.security.client_quotas import ClientQuotas
     from riverrun.server.security.node_security import NodeSecurity
     from riverrun.server.settings import NodeSettings
@@ -48,6 +49,8 @@ class NodeServices(Struct, frozen=True, kw_only=True, eq=False):
     security: NodeSecurity
     access: AccessControl
     quotas: ClientQuotas
+    audit: AuditLog | None
+    """None if the node does not tell its users apart."""
     clock: Clock
     randomness: Randomness
     metrics: Metrics

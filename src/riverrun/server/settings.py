@@ -37,6 +37,7 @@ from riverrun.server.host.settings import PROCESSES, HostSettings
 from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.connection_limits import check_listener_limits
 from riverrun.server.network.settings import NetworkSettings
+from riverrun.server.security.audit.settings import AuditSettings
 from riverrun.server.security.quota_settings import QuotaSettings
 from riverrun.server.security.settings import (
     SECURITY_GROUPS,
@@ -199,6 +200,7 @@ class NodeSettings:
     authorization: AuthorizationSettings
     quota: QuotaSettings
     delegation_token: DelegationTokenSettings
+    audit: AuditSettings
     given: Mapping[str, str]
 
     @classmethod
@@ -340,6 +342,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     **SECURITY_GROUPS,
     "quota": QuotaSettings,
     "delegation_token": DelegationTokenSettings,
+    "audit": AuditSettings,
 }
 
 

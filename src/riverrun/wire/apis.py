@@ -109,6 +109,7 @@ class ApiKey(IntEnum):
     FORM_CLUSTER = 30_001
     VERIFY_REPLICA = 30_002
     DESCRIBE_QUOTA_USE = 30_003
+    APPEND_AUDIT = 30_004
 
 
 class Api(Struct, frozen=True):
@@ -247,6 +248,7 @@ PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.FORM_CLUSTER: Api(ApiKey.FORM_CLUSTER, 0, 0, 0),
         ApiKey.VERIFY_REPLICA: Api(ApiKey.VERIFY_REPLICA, 0, 0, 0),
         ApiKey.DESCRIBE_QUOTA_USE: Api(ApiKey.DESCRIBE_QUOTA_USE, 0, 0, 0),
+        ApiKey.APPEND_AUDIT: Api(ApiKey.APPEND_AUDIT, 0, 0, 0),
     }
 )
 """APIs of riverrun nodes and its command line. Not advertised."""
@@ -371,6 +373,7 @@ ROUTES: Final[Mapping[int, Api]] = MappingProxyType(
         **_ROUTED,
         ApiKey.VERIFY_REPLICA: PRIVATE_APIS[ApiKey.VERIFY_REPLICA],
         ApiKey.DESCRIBE_QUOTA_USE: PRIVATE_APIS[ApiKey.DESCRIBE_QUOTA_USE],
+        ApiKey.APPEND_AUDIT: PRIVATE_APIS[ApiKey.APPEND_AUDIT],
     }
 )
 """APIs served to clients, including ones we do not advertise."""

@@ -50,6 +50,7 @@ class Server:
         self.services: Any = SimpleNamespace(
             access=OPEN_ACCESS,
             quotas=no_quotas(),
+            audit=None,
             transactions=node.transactions,
             groups=SimpleNamespace(partition_of=lambda _group: PartitionIndex(7)),
             producer_ids=SimpleNamespace(next=node.next_producer_id),

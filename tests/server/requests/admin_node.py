@@ -60,6 +60,7 @@ class Node:
         services = SimpleNamespace(
             access=OPEN_ACCESS,
             quotas=no_quotas(),
+            audit=None,
             settings=SimpleNamespace(
                 node_id=NodeId(1),
                 topics=SimpleNamespace(

@@ -92,6 +92,7 @@ class Node:
         self.services: Any = SimpleNamespace(
             access=OPEN_ACCESS,
             quotas=no_quotas(),
+            audit=None,
             replicas=self.replicas,
             leader_throttle=Throttle(ME, throttled_rate, leader_list),
             metadata=SimpleNamespace(current=self.image),

@@ -29,3 +29,5 @@ class RequestContext(NamedTuple):
     listener: str
     connection_id: int
     principal: Principal = ANONYMOUS
+    api_key: int = -1
+    """-1 for requests that a node makes to itself."""

@@ -55,6 +55,17 @@ Forward = Callable[[Api, RequestContext, Any], Any]
 AccessCheck = Callable[[ApiKey, RequestContext, Any], None]
 
 
+class ChangeAudit(Protocol):
+    """Records administrative requests; see ``server/security/audit``."""
+
+    @property
+    def audited(self) -> frozenset[ApiKey]: ...
+
+    def changed(
+        self, key: ApiKey, context: RequestContext, request: Any, response: Any
+    ) -> None: ...
+
+
 class Throttling(Protocol):
     """Slows down clients above their quotas; see ``server/security/request_throttle.py``."""
 
@@ -90,6 +101,7 @@ class Route(Struct):
     handle: Callable[..., Any]
     failed: Failed | None
     is_hot: bool
+    is_audited: bool
     flexible_header_from: int
     requests: Counter
     seconds: Histogram
@@ -128,12 +140,13 @@ class Router:
         on_bug: Callable[[BaseException], None] | None = None,
         access: AccessCheck | None = None,
         throttle: Throttling | None = None,
+        audit: ChangeAudit | None = None,
     ) -> None:
         """``modules`` replaces the request modules of some APIs. ``access`` raises ``KafkaError``
         if the principal of a request lacks the right that it needs as a whole.
         ``forward`` gets the requests for the active controller. ``on_bug`` gets every unexpected
         exception of a handler, before the connection is closed; the node may stop. ``throttle``
-        gets every response while there are quotas.
+        gets every response while there are quotas, ``audit`` those to administrative requests.
         """
         self._services = services
         self._metrics = metrics
@@ -144,6 +157,7 @@ class Router:
         self._on_bug = on_bug
         self._access = access
         self._throttle = throttle
+        self._audit = audit
         self._routes: dict[int, Route] = {}
 
     def overlaps(self, api_key: int) -> bool:
@@ -181,7 +195,7 @@ class Router:
             raise Refused("malformed", f"request header: {error}") from error
         route = self._routes.get(key) or self._route(key)
         route.requests.value += 1
-        context = RequestContext(version, correlation_id, client_id, *peer)
+        context = RequestContext(version, correlation_id, client_id, *peer, key)
         return self._begin(route, context, frame, at)
 
     def _check_size(self, api: Api, size: int) -> None:
@@ -272,6 +286,8 @@ class Router:
         route, context = call.route, call.context
         route.seconds.observe(self._clock.monotonic() - call.started)
         throttle = self._throttle
+        if route.is_audited and self._audit is not None:
+            self._audit.changed(route.api.key, context, call.request, result)
         if result is None and route.is_hot:
             if throttle is not None and call.size:
                 throttle.unanswered(context, call.size)
@@ -344,6 +360,7 @@ class Router:
             handle=module.handle_frame if is_hot else module.handle,
             failed=getattr(module, "failed", None),
             is_hot=is_hot,
+            is_audited=self._audit is not None and api.key in self._audit.audited,
             flexible_header_from=flexible_header_from(api),
             requests=self._metrics.counter(
                 "riverrun_requests_total", "Requests received.", api=api.title

@@ -188,7 +188,7 @@ class ConsumerFetch:
 
     def _may_read(self, wanted: ConsumerPartition) -> bool:
         name = topic_name(self.services, wanted.topic)
-        return name is None or self.services.access.allows(
+        return name is None or self.services.access.permits(
             self._context, AclOperation.READ, ResourceType.TOPIC, name
         )
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def fetch_for_replica(
     services: BrokerServices, context: RequestContext, call: FetchCall
 ) -> Response | Awaitable[Response]:
-    if not services.access.allows_cluster(context, AclOperation.CLUSTER_ACTION):
+    if not services.access.permits_cluster(context, AclOperation.CLUSTER_ACTION):
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         denied = [FetchResult(one.topic, one.partition, code) for one in call.partitions]
         return encode_fetch_response(context.api_version, denied)

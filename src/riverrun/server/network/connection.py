@@ -131,7 +131,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.is_closed = True
             transport.close()
         elif self._guard is not None:
-            principal = self._guard.principal_of(transport)
+            principal = self._guard.principal_of(transport, self.peer)
             if principal is None:
                 self._refuse(Refused("certificate", "no rule maps the name in the certificate"))
             else:

@@ -119,7 +119,7 @@ def _denied(
     denied = [
         topic.name
         for topic in transaction.topics
-        if not access.allows(context, write, ResourceType.TOPIC, topic.name)
+        if not access.permits(context, write, ResourceType.TOPIC, topic.name)
     ]
     if not denied:
         return {}

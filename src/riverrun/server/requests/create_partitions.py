@@ -30,7 +30,7 @@ async def handle(
     allowed = tuple(
         topic
         for topic in request.topics
-        if access.allows(context, AclOperation.ALTER, ResourceType.TOPIC, topic.name)
+        if access.permits(context, AclOperation.ALTER, ResourceType.TOPIC, topic.name)
     )
     wanted = replace(request, topics=allowed)
     permits = services.quotas.mutations(context, is_strict=context.api_version >= STRICT_FROM)

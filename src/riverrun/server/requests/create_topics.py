@@ -25,13 +25,11 @@ async def handle(
     services: NodeServices, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     access = services.access
-    allowed = request.topics
-    if not access.allows_cluster(context, AclOperation.CREATE):
-        allowed = tuple(
-            topic
-            for topic in request.topics
-            if access.allows(context, AclOperation.CREATE, ResourceType.TOPIC, topic.name)
-        )
+    allowed = tuple(
+        topic
+        for topic in request.topics
+        if access.permits_topic(context, AclOperation.CREATE, topic.name)
+    )
     wanted = replace(request, topics=allowed)
     permits = services.quotas.mutations(context, is_strict=context.api_version >= STRICT_FROM)
     made = await services.controller.submit(
@@ -45,7 +43,7 @@ async def handle(
         )
     )
     made = replace(made, throttle_time_ms=permits.throttle_ms)
-    if not access.is_enabled:
+    if not access.is_enabled and len(allowed) == len(request.topics):
         return made
     refused = [topic for topic in request.topics if topic not in allowed]
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

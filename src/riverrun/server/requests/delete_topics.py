@@ -30,9 +30,7 @@ STRICT_FROM: Final = 5
 async def handle(
     services: NodeServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    refused: list[DeletableTopicResult] = []
-    if not services.access.allows_cluster(context, AclOperation.DELETE):
-        request, refused = _allowed(services, context, request)
+    request, refused = _allowed(services, context, request)
     permits = services.quotas.mutations(context, is_strict=context.api_version >= STRICT_FROM)
     try:
         deleted = await services.controller.submit(
@@ -68,7 +66,7 @@ def _allowed(
     for one in wanted:
         by_id = None if one.topic_id is None else image.topics_by_id.get(TopicId(one.topic_id))
         name = one.name if by_id is None else by_id.name
-        if name is None or access.allows(context, AclOperation.DELETE, ResourceType.TOPIC, name):
+        if name is None or access.permits_topic(context, AclOperation.DELETE, name):
             allowed.append(one)
             continue
         can_see = access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)

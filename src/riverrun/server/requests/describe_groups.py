@@ -27,7 +27,7 @@ def handle(
     access = services.access
 
     def describe(group_id: str) -> DescribedGroup:
-        if not access.allows(context, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+        if not access.permits(context, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
             return described_error(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         found = services.groups.describe_group(group_id, context.api_version)
         if request.include_authorized_operations and found.error_code is ErrorCode.NONE:

@@ -21,7 +21,7 @@ from riverrun.wire.messages.describe_log_dirs_response import (
 async def handle(
     services: BrokerServices, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    if not services.access.allows_cluster(context, AclOperation.DESCRIBE):
+    if not services.access.permits_cluster(context, AclOperation.DESCRIBE):
         return DescribeLogDirsResponse(
             throttle_time_ms=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=()
         )

@@ -46,7 +46,9 @@ def handle(
         start = 0
         if request.cursor is not None and name == request.cursor.topic_name:
             start = request.cursor.partition_index
-        if request.topics and not _may_see(services, context, name):
+        if request.topics and not services.access.permits(
+            context, AclOperation.DESCRIBE, ResourceType.TOPIC, name
+        ):
             topics.append(_unknown(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             continue
         topic = image.topics_by_name.get(name)

@@ -35,7 +35,7 @@ def _described(
 ) -> TransactionState:
     """The state of a transaction, with the topics that the principal may describe."""
     access, describe = services.access, AclOperation.DESCRIBE
-    if not access.allows(context, describe, ResourceType.TRANSACTIONAL_ID, transactional_id):
+    if not access.permits(context, describe, ResourceType.TRANSACTIONAL_ID, transactional_id):
         request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return failed(request, code, None).transaction_states[0]

@@ -123,7 +123,7 @@ def _find(
     if key_type not in tuple(TOPICS):
         return _unknown(key, ErrorCode.INVALID_REQUEST)
     kind = RESOURCES[KeyType(key_type)]
-    if not services.access.allows(context, AclOperation.DESCRIBE, kind, key):
+    if not services.access.permits(context, AclOperation.DESCRIBE, kind, key):
         return _unknown(key, FAILURES[kind])
     image = services.metadata.current
     topic = image.topics_by_name.get(TOPICS[KeyType(key_type)])

@@ -129,7 +129,7 @@ def _by_name(
     hidden = [
         name
         for name in names
-        if not services.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+        if not services.access.permits(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
     ]
     # Whether a hidden topic exists is not revealed.
     refused = [_unknown(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, None) for name in hidden]
@@ -193,7 +193,7 @@ def _to_create(
     return [
         name
         for name in missing
-        if access.allows(context, AclOperation.CREATE, ResourceType.TOPIC, name)
+        if access.permits(context, AclOperation.CREATE, ResourceType.TOPIC, name)
     ]
 
 
@@ -206,11 +206,12 @@ async def _create_then_respond(
 ) -> bytes:
     image = services.metadata.current
     wanted = [creatable(services.configs, image, name) for name in missing]
+    creation = CreateTopicsRequest(topics=tuple(one for one in wanted if one is not None))
     try:
         # Errors of single topics do not matter here: topics that do not exist are unknown.
-        await services.forwarder.create_topics(
-            CreateTopicsRequest(topics=tuple(one for one in wanted if one is not None))
-        )
+        created = await services.forwarder.create_topics(creation)
+        if services.audit is not None:
+            services.audit.changed(ApiKey.CREATE_TOPICS, context, creation, created)
     except KafkaError as error:
         if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             raise

@@ -53,7 +53,7 @@ async def handle(
         known = _topic(services.metadata.current, topic, has_ids=has_ids)
         name = topic.name if known is None else known.name
         may_name = not has_ids or known is not None
-        if may_name and not services.access.allows(
+        if may_name and not services.access.permits(
             context, AclOperation.READ, ResourceType.TOPIC, name
         ):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -32,7 +32,7 @@ async def handle(
         count = 0 if known is None else len(known.partitions)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         may_read = AclOperation.READ
-        if not services.access.allows(context, may_read, ResourceType.TOPIC, topic.name):
+        if not services.access.permits(context, may_read, ResourceType.TOPIC, topic.name):
             count, code = 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         good = tuple(one for one in topic.partitions if 0 <= one.partition_index < count)
         bad = tuple(

@@ -94,7 +94,7 @@ async def _fetch(
     group: OffsetFetchRequestGroup,
 ) -> OffsetFetchResponseGroup:
     access, describe = services.access, AclOperation.DESCRIBE
-    if not access.allows(context, describe, ResourceType.GROUP, group.group_id):
+    if not access.permits(context, describe, ResourceType.GROUP, group.group_id):
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code)
     image = services.metadata.current
@@ -104,7 +104,7 @@ async def _fetch(
         hidden = [
             topic
             for topic in topics
-            if not access.allows(context, describe, ResourceType.TOPIC, topic.name)
+            if not access.permits(context, describe, ResourceType.TOPIC, topic.name)
         ]
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         unknown += [_failed_topic(topic, code) for topic in hidden]

@@ -31,6 +31,7 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset
+from riverrun.model.names import AUDIT_TOPIC
 from riverrun.records.batch import (
     COMPRESSION_MASK,
     HEADER_BYTES,
@@ -115,7 +116,7 @@ def _denied(services: BrokerServices, context: RequestContext, call: ProduceCall
     """
     access, version = services.access, context.api_version
     id_ = call.transactional_id or ""
-    if not access.allows(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, id_):
+    if not access.permits(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, id_):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return _refuse_all(version, call, (code, None))
     results = [
@@ -138,7 +139,7 @@ def _denied(services: BrokerServices, context: RequestContext, call: ProduceCall
 def _may_write(services: BrokerServices, context: RequestContext, topic: str | UUID) -> bool:
     """Unknown ids are not denied: they get an error that says so."""
     name = topic_name(services, topic)
-    return name is None or services.access.allows(
+    return name is None or services.access.permits(
         context, AclOperation.WRITE, ResourceType.TOPIC, name
     )
 
@@ -247,7 +248,9 @@ def _append(
             raise KafkaError(missing(services, topic, index))
         if wanted.start == NO_RECORDS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records.")
-        if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
+        if partition.is_internal and (
+            context.client_id != ADMIN_CLIENT_ID or partition.name.topic == AUDIT_TOPIC
+        ):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         attributes = 0
         if wanted.end - wanted.start >= HEADER_BYTES:

@@ -60,7 +60,7 @@ async def handle(
     )
     access.require(context, AclOperation.READ, ResourceType.GROUP, request.group_id)
     for topic in request.topics:
-        if not access.allows(context, AclOperation.READ, ResourceType.TOPIC, topic.name):
+        if not access.permits(context, AclOperation.READ, ResourceType.TOPIC, topic.name):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             refused.append(_results(topic, list(topic.partitions), code))
             continue

@@ -22,7 +22,7 @@ import structlog
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset, PartitionIndex
-from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.model.names import AUDIT_TOPIC, OFFSETS_TOPIC
 from riverrun.ports.aio import run_together
 from riverrun.replication.markers import append_markers
 from riverrun.replication.partition import Partition
@@ -140,6 +140,8 @@ def _write(
     try:
         if partition is None:
             raise KafkaError(missing(services, topic, index))
+        if topic == AUDIT_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         appended = append_markers(partition, markers, now_ms=services.clock.now_ms())
     except KafkaError as error:
         return _refused(markers, error.code)

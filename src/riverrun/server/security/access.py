@@ -19,6 +19,7 @@ from riverrun.security.acls import (
     AclOperation,
     Authorizer,
     ResourceType,
+    is_reserved,
     operation_bits,
 )
 from riverrun.security.principal import NODE_KIND
@@ -68,6 +69,7 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _ACTION,
     ApiKey.UPDATE_RAFT_VOTER: _ACTION,
     ApiKey.VERIFY_REPLICA: _ACTION,
+    ApiKey.APPEND_AUDIT: _ACTION,
     # Administration
     ApiKey.CREATE_ACLS: _ALTER,
     ApiKey.DELETE_ACLS: _ALTER,
@@ -100,16 +102,35 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
 """APIs that need one right as a whole. Handlers check all others."""
 
 
-class AccessControl:
-    """Everything is allowed while ``authorizer.class.name`` is empty."""
+class DenialRecorder(Protocol):
+    """Gets every denial; see ``server/security/audit``."""
 
-    def __init__(self, settings: AuthorizationSettings, image: Callable[[], Image]) -> None:
+    def denied(
+        self, context: RequestContext, operation: AclOperation, kind: ResourceType, name: str
+    ) -> None: ...
+
+
+class AccessControl:
+    """Everything is allowed while ``authorizer.class.name`` is empty, except what is reserved for
+    the brokers.
+
+    ``permits`` decides about a request, and records a denial. ``allows`` only asks, for lists that
+    leave out what a principal may not see.
+    """
+
+    def __init__(
+        self,
+        settings: AuthorizationSettings,
+        image: Callable[[], Image],
+        audit: DenialRecorder | None = None,
+    ) -> None:
         self.is_enabled = bool(settings.authorizer)
         self._super_users = tuple(
             text.strip() for text in settings.super_users.split(";") if text.strip()
         )
         self._is_open = settings.is_open
         self._image = image
+        self._audit = audit
         self._entries: Mapping[EntryKey, Any] | None = None
         self._current = Authorizer(())
 
@@ -128,11 +149,31 @@ class AccessControl:
         self, context: RequestContext, operation: AclOperation, kind: ResourceType, name: str
     ) -> bool:
         if not self.is_enabled:
-            return True
+            return not is_reserved(operation, kind, name) or context.principal.kind == NODE_KIND
         principal = context.principal
         if principal.kind == NODE_KIND:
             return True
         return self.authorizer.allows(principal, context.client_host, operation, kind, name)
+
+    def permits(
+        self, context: RequestContext, operation: AclOperation, kind: ResourceType, name: str
+    ) -> bool:
+        """The same, for a request that fails without the right."""
+        if self.allows(context, operation, kind, name):
+            return True
+        if self._audit is not None:
+            self._audit.denied(context, operation, kind, name)
+        return False
+
+    def permits_topic(self, context: RequestContext, operation: AclOperation, name: str) -> bool:
+        """Whether the principal has a right on the cluster or on the topic."""
+        has_all = self.allows_cluster(context, operation)
+        if has_all and not is_reserved(operation, ResourceType.TOPIC, name):
+            return True
+        return self.permits(context, operation, ResourceType.TOPIC, name)
+
+    def permits_cluster(self, context: RequestContext, operation: AclOperation) -> bool:
+        return self.permits(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def allows_cluster(self, context: RequestContext, operation: AclOperation) -> bool:
         return self.allows(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -152,7 +193,7 @@ class AccessControl:
         self, context: RequestContext, operation: AclOperation, kind: ResourceType, name: str
     ) -> None:
         """Raises ``KafkaError`` if the right is missing."""
-        if not self.allows(context, operation, kind, name):
+        if not self.permits(context, operation, kind, name):
             raise KafkaError(FAILURES[kind])
 
     def require_cluster(self, context: RequestContext, operation: AclOperation) -> None:
@@ -206,8 +247,6 @@ def require_config_right(
     resource: ConfigResource,
 ) -> None:
     """Raises ``KafkaError`` if the principal may not see or change the settings of a resource."""
-    if not access.is_enabled:
-        return
     kind = _CONFIG_KINDS.get(resource.resource_type)
     if kind is None:
         access.require_cluster(context, operation)

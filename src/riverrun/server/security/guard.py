@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Protocol
 
-import structlog
-
-from riverrun.ports.aio import LogLimiter
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Counter, Metrics
 from riverrun.security.mechanisms import SaslMechanism
 from riverrun.security.principal import (
     ANONYMOUS,
+    USER,
     MappingRule,
     Principal,
     distinguished_name,
@@ -28,34 +26,38 @@ from riverrun.server.security.sasl_router import SaslConnection, SaslRouter
 from riverrun.server.security.sasl_session import Logins, SaslSession
 from riverrun.server.security.settings import SaslSettings
 
-LOG_SECONDS = 1.0
+CERTIFICATE: Final = "TLS certificate"
+"""Named instead of a mechanism for clients that log in by their certificate."""
+
+
+class LoginAudit(Protocol):
+    """Records logins; see ``server/security/audit``."""
+
+    def login(self, peer: Peer, user: str, mechanism: str, failure: str = "") -> None: ...
 
 
 class LoginLog:
-    """Counts logins and logs the failed ones, at a limited rate for each address."""
+    """Counts logins, and passes them on to the audit log."""
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
-        self._log: Any = structlog.get_logger("riverrun.security")
-        self._limiter = LogLimiter(clock, interval_seconds=LOG_SECONDS)
+    def __init__(self, metrics: Metrics, audit: LoginAudit | None) -> None:
+        self._audit = audit
         self._metrics = metrics
         self._counters: dict[tuple[str, str], Counter] = {}
 
     def succeeded(self, peer: Peer, principal: Principal, mechanism: str) -> None:
         self._count(mechanism, "succeeded")
-        self._log.debug("login", user=str(principal), mechanism=mechanism, client=peer.client_host)
+        if self._audit is not None:
+            self._audit.login(peer, str(principal), mechanism)
 
-    def failed(self, peer: Peer, mechanism: str, reason: str) -> None:
+    def failed(self, peer: Peer, user: str, mechanism: str, reason: str) -> None:
         self._count(mechanism, "failed")
-        unlogged = self._limiter.admit(peer.client_host)
-        if unlogged is not None:
-            self._log.warning(
-                "login failed",
-                client=peer.client_host,
-                listener=peer.listener,
-                mechanism=mechanism,
-                error=reason,
-                unlogged=unlogged,
-            )
+        if self._audit is not None:
+            self._audit.login(peer, f"{USER}:{user}" if user else "", mechanism, reason)
+
+    def certified(self, peer: Peer, principal: Principal) -> None:
+        """A client proved its name by its certificate."""
+        if self._audit is not None:
+            self._audit.login(peer, str(principal), CERTIFICATE)
 
     def _count(self, mechanism: str, result: str) -> None:
         # The client chooses the mechanism it asks for; only known ones become labels.
@@ -102,14 +104,20 @@ class ListenerGuard:
         """The context for the next connection."""
         return None if self._certificate is None else self._certificate.context
 
-    def principal_of(self, transport: asyncio.BaseTransport) -> Principal | None:
+    def principal_of(self, transport: asyncio.BaseTransport, peer: Peer) -> Principal | None:
         """The principal of a new connection; None refuses it."""
         if self._certificate is None:
             return ANONYMOUS
-        peer: Mapping[str, Any] | None = transport.get_extra_info("peercert")
-        if not peer or self.protocol.has_sasl:
+        certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
+        if not certificate or self.protocol.has_sasl:
             return ANONYMOUS
-        return mapped_principal(distinguished_name(peer["subject"]), self._mapping_rules)
+        name = distinguished_name(certificate["subject"])
+        principal = mapped_principal(name, self._mapping_rules)
+        if principal is None:
+            self._login_log.failed(peer, name, CERTIFICATE, "no rule maps the name")
+        else:
+            self._login_log.certified(peer, principal)
+        return principal
 
     def router(self, router: Router, connection: SaslConnection) -> Router | SaslRouter:
         """The router of a new connection."""

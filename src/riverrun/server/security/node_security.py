@@ -27,7 +27,7 @@ from riverrun.security.tls import TlsSettings, tls_settings
 from riverrun.server.security.bearer_keys import BearerKeys
 from riverrun.server.security.certificates import CertificateHolder, Certificates
 from riverrun.server.security.first_user import first_password
-from riverrun.server.security.guard import ListenerGuard, LoginLog
+from riverrun.server.security.guard import ListenerGuard, LoginAudit, LoginLog
 from riverrun.server.security.logins import ListenerLogins
 from riverrun.server.security.settings import (
     SaslSettings,
@@ -56,13 +56,14 @@ class NodeSecurity:
         clock: Clock,
         randomness: Randomness,
         metrics: Metrics,
+        audit: LoginAudit | None = None,
     ) -> None:
         """Raises ``SettingError``."""
         self._texts = texts
         self._clock = clock
         self._randomness = randomness
         self._image = image
-        self._login_log = LoginLog(clock, metrics)
+        self._login_log = LoginLog(metrics, audit)
         self._secret = randomness.uuid().bytes + randomness.uuid().bytes
         self._token_logins = TokenLogins(
             DelegationTokenSettings.from_texts(texts), image, clock, self._secret
@@ -212,6 +213,7 @@ def build_security(
     randomness: Randomness,
     metrics: Metrics,
     tasks: OwnedTasks,
+    audit: LoginAudit | None,
 ) -> NodeSecurity:
     """Build the protection of a node and start its tasks. Raises ``SettingError``."""
     if settings.authorization.bootstrap_user:
@@ -223,6 +225,7 @@ def build_security(
         clock=clock,
         randomness=randomness,
         metrics=metrics,
+        audit=audit,
     )
     if security.certificates is not None:
         tasks.start(security.certificates.run(), name="certificates")

@@ -49,7 +49,8 @@ class LoginEvents(Protocol):
 
     def succeeded(self, peer: Peer, principal: Principal, mechanism: str) -> None: ...
 
-    def failed(self, peer: Peer, mechanism: str, reason: str) -> None: ...
+    def failed(self, peer: Peer, user: str, mechanism: str, reason: str) -> None:
+        """``user`` is who the client claims to be; empty if it did not say."""
 
 
 class _Header(Struct, frozen=True):
@@ -143,7 +144,7 @@ class SaslRouter:
             SaslHandshakeResponse(error_code=code, mechanisms=tuple(session.mechanisms)),
         )
         if not is_offered:
-            self._fail(peer, mechanism, reason, response)
+            self._fail(peer, "", mechanism, reason, response)
             return None
         self._is_bare = header.version == 0
         return response
@@ -156,7 +157,7 @@ class SaslRouter:
         except LoginFailed as failure:
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             response = _failed(header, code, failure.message)
-            self._fail(peer, self._mechanism, str(failure), response)
+            self._fail(peer, failure.user, self._mechanism, str(failure), response)
             return None
         lifetime_ms = self._accept(step, peer)
         return _framed(
@@ -174,7 +175,7 @@ class SaslRouter:
         try:
             step = self._session.authenticate(message)
         except LoginFailed as failure:
-            self._events.failed(peer, self._mechanism, str(failure))
+            self._events.failed(peer, failure.user, self._mechanism, str(failure))
             raise Refused("login_failed", str(failure)) from None
         self._accept(step, peer)
         return LENGTH.pack(len(step.reply)) + step.reply
@@ -193,8 +194,8 @@ class SaslRouter:
         self._events.succeeded(peer, step.principal, self._mechanism)
         return lifetime_ms
 
-    def _fail(self, peer: Peer, mechanism: str, reason: str, response: bytes) -> None:
-        self._events.failed(peer, mechanism, reason)
+    def _fail(self, peer: Peer, user: str, mechanism: str, reason: str, response: bytes) -> None:
+        self._events.failed(peer, user, mechanism, reason)
         self._connection.login_failed(response)
 
     @property

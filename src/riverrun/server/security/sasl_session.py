@@ -43,11 +43,15 @@ class LoginPhase(Enum):
 
 
 class LoginFailed(Exception):
-    """The connection must be closed. ``message`` is for the client, the text for our log."""
+    """The connection must be closed. ``message`` is for the client, the text for our log.
 
-    def __init__(self, message: str, reason: str) -> None:
+    ``user`` is who the client claims to be, if it said so.
+    """
+
+    def __init__(self, message: str, reason: str, user: str = "") -> None:
         super().__init__(reason)
         self.message = message
+        self.user = user
 
 
 class LoginStep(Struct, frozen=True, kw_only=True):
@@ -130,6 +134,7 @@ class SaslSession:
                 raise LoginFailed(
                     "The user must not change",
                     f"{step.principal} instead of {self.principal} in a renewed login",
+                    step.principal.name,
                 )
             self.principal = step.principal
             self.phase, self._conversation = LoginPhase.AUTHENTICATED, None
@@ -162,7 +167,7 @@ class _PlainConversation:
         # Compare also for an unknown user, so that both take the same time.
         is_equal = hmac.compare_digest((expected or "").encode(), login.password.encode())
         if expected is None or not is_equal:
-            raise LoginFailed(text, f"wrong user or password for {login.user!r}")
+            raise LoginFailed(text, "wrong user or password", login.user)
         return LoginStep(reply=b"", principal=Principal(USER, login.user))
 
 
@@ -176,6 +181,7 @@ class _ScramConversation:
         self._nonce = nonce
         self._server: ScramServer | None = None
         self._principal: Principal | None = None
+        self._user = ""
         self._expires_at: float | None = None
 
     def step(self, message: bytes) -> LoginStep:
@@ -188,12 +194,14 @@ class _ScramConversation:
             raise LoginFailed(
                 "Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {mechanism.title}",
-                f"{error} ({self._principal or 'no user yet'})",
+                str(error),
+                self._user,
             ) from None
         return LoginStep(reply=reply, principal=self._principal, expires_at=self._expires_at)
 
     def _first(self, message: bytes) -> LoginStep:
         first = parse_client_first(message)
+        self._user = first.user
         self._principal = Principal(USER, first.user)
         credential: ScramCredential | None
         if first.is_token:

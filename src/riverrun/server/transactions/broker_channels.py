@@ -21,7 +21,7 @@ from riverrun.model.ids import NodeId
 from riverrun.security.principal import NODE
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import failure_of
-from riverrun.wire.apis import ALL_APIS, ApiKey
+from riverrun.wire.apis import KNOWN_APIS, PRIVATE_APIS, ApiKey
 
 if TYPE_CHECKING:
     from riverrun.server.services import BrokerServices
@@ -55,7 +55,9 @@ class BrokerChannels:
             async with asyncio.timeout(timeout_s):
                 return await _respond(self._services(), self._name, key, message)
         connection = await self._connect(node)
-        return await connection.request(key, message, timeout_s=timeout_s)
+        # Private APIs are not advertised.
+        version = 0 if key in PRIVATE_APIS else None
+        return await connection.request(key, message, version=version, timeout_s=timeout_s)
 
     async def _connect(self, node: NodeId) -> Connection:
         async with self._connecting.setdefault(node, asyncio.Lock()):
@@ -85,7 +87,7 @@ class BrokerChannels:
 
 async def _respond(services: BrokerServices, name: str, key: ApiKey, message: Any) -> Any:
     """Call a handler of this broker, as a client on its own listener would."""
-    api = ALL_APIS[key]
+    api = KNOWN_APIS[key]
     module: Any = import_module(f"riverrun.server.requests.{api.name}")
     context = RequestContext(api.max_version, 0, name, "127.0.0.1", "", LOCAL_CONNECTION, NODE)
     try:

@@ -32,7 +32,9 @@ REPLICAS_MIN = 2
 """The promises cover the loss of one node, so a partition keeps two replicas."""
 DOUBT_SECONDS = 15.0
 """A request without a response may still be executed for this time."""
-CANCEL_PROBABILITY = 0.25
+CANCEL_PROBABILITY = 0.3
+AGAIN_PROBABILITY = 0.5
+"""The probability that a request is for a partition that is being reassigned, if there is one."""
 Key = tuple[str, int]
 Replicas = tuple[NodeId, ...]
 
@@ -69,14 +71,16 @@ class PartitionMover:
                     self._in_doubt_until = self._world.now + DOUBT_SECONDS
 
     async def _move_something(self, pool: ConnectionPool, rng: random.Random) -> None:
-        topics = list(self._cluster.metadata.latest.topics_by_name.values())
-        if not topics:
+        topics = self._cluster.metadata.latest.topics_by_name.values()
+        places = [(topic, index) for topic in topics for index in range(len(topic.partitions))]
+        if not places:
             return
         if self._plan_share and rng.random() < self._plan_share:
             await self.plans.act(pool, rng)
             return
-        topic = rng.choice(topics)
-        index = rng.randrange(len(topic.partitions))
+        moving = [place for place in places if is_reassigning(place[0].partitions[place[1]])]
+        is_again = bool(moving) and rng.random() < AGAIN_PROBABILITY
+        topic, index = rng.choice(moving if is_again else places)
         key = (str(topic.name), index)
         target = self._draw_target(rng, topic.partitions[index])
         planned = self.plans.running_keys()

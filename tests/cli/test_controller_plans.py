@@ -90,9 +90,35 @@ def test_plan_goes_on_after_ctrl_c_and_after_a_change_of_controller(
         seconds=SECONDS_MAX,
         what="the throttle is removed",
     )
-    assert moves(cluster_cli) == {"moves": [], "plans": []}
+    assert (moves(cluster_cli)["moves"], moves(cluster_cli)["plans"]) == ([], [])
+    (ended,) = [row for row in moves(cluster_cli)["ended"] if row["id"] == plan["id"]]
+    assert (ended["end"], ended["done"], ended["failures"]) == ("done", 3, {})
     assert len(four.records("outlives")) == 300
     cluster_cli.run("topics", "delete", "outlives", "--yes")
+
+
+def test_reason_of_a_rollback_is_shown(four: Cluster, cluster_cli: Cli) -> None:
+    place(four, "refused", [[1, 2, 3]])
+    place(four, "written", [[4, 2, 3]])
+    four.produce("refused", ["x" * 10_000] * 30)
+    four.fill_disk(4)
+    try:
+        four.produce("written", ["x"])
+        moving = cluster_cli.result("topics", "move", "refused", "--to", "4,2,3", "--yes")
+    finally:
+        four.free_disk(4)
+    because = "the disk of node 4 is full"
+    assert moving.exit_code == 1
+    assert f"refused-0: rolled back: {because}" in moving.stderr
+    found = moves(cluster_cli)
+    (rollback,) = found["rollbacks"]
+    assert (rollback["topic"], rollback["partition"], rollback["replica"]) == ("refused", 0, 4)
+    assert (rollback["reason"], because in rollback["text"]) == ("disk", True)
+    assert any("rolled back" in str(row["failures"].get("refused-0")) for row in found["ended"])
+    assert because in cluster_cli.run("cluster", "moves")
+    assert sorted(replicas(cluster_cli, "refused")[0]) == [1, 2, 3]
+    for topic in ("refused", "written"):
+        cluster_cli.run("topics", "delete", topic, "--yes")
 
 
 def test_cancelled_plan_returns_its_moves(four: Cluster, cluster_cli: Cli) -> None:

@@ -7,6 +7,7 @@ import pytest
 from riverrun.cluster.balancing import execution
 from riverrun.cluster.balancing.execution import CANCELLED, DELETED, advance
 from riverrun.cluster.balancing.plans import PlanReader, plan_of
+from riverrun.cluster.balancing.rollbacks import rollback_records
 from riverrun.cluster.balancing.submission import (
     ENDED_KEPT,
     RUNNING_MAX,
@@ -33,6 +34,7 @@ from riverrun.placement.planner.stored_plan import (
     PlanHeader,
     PlanResult,
     StoredPlan,
+    StoredRollback,
     decode_plan,
     encode,
     submitted_texts,
@@ -197,6 +199,24 @@ def test_moved_partition_is_led_by_its_first_replica() -> None:
     image = stepped(image)
     assert image.topics_by_name[NAME].partitions[0].leader == 4
     assert result(image).done == 1
+
+
+def test_result_names_the_reason_of_a_rollback() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = stepped(submitted(image, move(0, (4, 2, 3))))
+    why = StoredRollback(reason="disk", text="the disk of node 4 is full", replica=4, at_ms=1)
+    image = replayed(image, rollback_records(image, {f"{NAME}-0": encode(why)}))
+    image = stepped(rolled_back(image, 0))
+    assert result(image).failures == {f"{NAME}-0": "rolled back: the disk of node 4 is full"}
+
+
+def test_reason_of_an_earlier_rollback_is_not_that_of_a_later_cancel() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    why = StoredRollback(reason="disk", text="the disk of node 5 is full", replica=5, at_ms=1)
+    image = replayed(image, rollback_records(image, {f"{NAME}-0": encode(why)}))
+    image = stepped(submitted(image, move(0, (4, 2, 3))))
+    image = stepped(rolled_back(image, 0))
+    assert result(image).failures == {f"{NAME}-0": CANCELLED}
 
 
 def test_reordered_partition_changes_its_leader() -> None:

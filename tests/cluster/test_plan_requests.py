@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from riverrun.cluster.balancing.plans import plan_of, running_ids
+from riverrun.cluster.balancing.rollbacks import ROLLBACKS_KEPT
 from riverrun.cluster.configs.alter_configs import alter_configs, incremental_alter_configs
 from riverrun.cluster.configs.describe_configs import (
     DescribeOptions,
@@ -13,7 +14,14 @@ from riverrun.cluster.configs.describe_configs import (
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.snapshot import records_of
 from riverrun.model.errors import ErrorCode
-from riverrun.placement.planner.stored_plan import HEADER, PlanHeader, submitted_texts
+from riverrun.placement.planner.stored_plan import (
+    HEADER,
+    ROLLBACKS,
+    PlanHeader,
+    StoredRollback,
+    encode,
+    submitted_texts,
+)
 from riverrun.wire.messages import alter_configs_request as replacing
 from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterableConfig,
@@ -111,3 +119,35 @@ def test_plans_are_not_listed_among_settings_and_survive_a_snapshot() -> None:
     assert broker_rows(CONFIGS, image, options) == broker_rows(CONFIGS, IMAGE, options)
     loaded = replayed(Image(), records_of(image))
     assert plan_of(loaded, "p") == plan_of(image, "p")
+
+
+# Why moves were rolled back
+
+
+def rollback(at_ms: int) -> str:
+    return encode(StoredRollback(reason="disk", text="the disk is full", replica=4, at_ms=at_ms))
+
+
+def test_reasons_of_rollbacks_are_kept_until_newer_ones_need_the_room() -> None:
+    first = {f"first-{number}": rollback(number) for number in range(ROLLBACKS_KEPT)}
+    codes, image = altered(IMAGE, resource(ROLLBACKS, dict(first)))
+    assert codes == [ErrorCode.NONE]
+    assert read(image, ROLLBACKS) == first
+    codes, image = altered(image, resource(ROLLBACKS, {"later-0": rollback(1000)}))
+    assert len(read(image, ROLLBACKS)) == ROLLBACKS_KEPT
+    assert "first-0" not in read(image, ROLLBACKS)
+    assert read(image, ROLLBACKS)["later-0"] == rollback(1000)
+
+
+def test_reason_of_a_rollback_that_was_refused_is_deleted() -> None:
+    _, image = altered(IMAGE, resource(ROLLBACKS, {"t-0": rollback(1), "t-1": rollback(2)}))
+    _, image = altered(image, resource(ROLLBACKS, {"t-0": None}, DELETE))
+    assert read(image, ROLLBACKS) == {"t-1": rollback(2)}
+
+
+def test_invalid_reason_of_a_rollback_is_refused() -> None:
+    assert altered(IMAGE, resource(ROLLBACKS, {"t-0": "because"})) == (
+        [ErrorCode.INVALID_REQUEST],
+        IMAGE,
+    )
+    assert altered(IMAGE, resource(ROLLBACKS, dict(TEXTS)))[0] == [ErrorCode.INVALID_REQUEST]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.security import SecuritySource, no_security
-from riverrun.model.ids import NodeId
+from riverrun.cluster.configs.alter_configs import ConfigOperation
+from riverrun.metadata.image import ConfigType
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import NodeId, TopicPartition
+from riverrun.placement.planner.stored_plan import ROLLBACKS, StoredRollback, encode
 from riverrun.ports.aio import OwnedTasks
 from riverrun.replication.moves.latency import ProduceLatency
 from riverrun.replication.moves.rollback import CopyDisk, Rollbacks
@@ -27,10 +31,20 @@ from riverrun.wire.messages.alter_partition_reassignments_request import (
 from riverrun.wire.messages.alter_partition_reassignments_response import (
     AlterPartitionReassignmentsResponse,
 )
+from riverrun.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from riverrun.wire.messages.incremental_alter_configs_response import (
+    IncrementalAlterConfigsResponse,
+)
 from riverrun.wire.private.verify_replica_request import VerifyReplicaRequest
 from riverrun.wire.private.verify_replica_response import VerifyReplicaResponse
 
 CANCEL_SECONDS_MAX: Final = 10.0
+REASON_SECONDS_MAX: Final = 2.0
+"""A rollback does not wait longer for the place where its reason is kept."""
 VERIFY_SECONDS_MAX: Final = 600.0
 """For a new replica to read one part of its copy, at a limited rate and after others."""
 CONNECT_SECONDS_MAX: Final = 5.0
@@ -61,6 +75,26 @@ def _build_rollbacks(services: BrokerServices, channel: ControllerChannel) -> Ro
         )
         return response
 
+    async def store_reasons(changes: Mapping[TopicPartition, StoredRollback | None]) -> None:
+        rows = tuple(
+            AlterableConfig(
+                name=str(name),
+                config_operation=ConfigOperation.DELETE if one is None else ConfigOperation.SET,
+                value=None if one is None else encode(one),
+            )
+            for name, one in changes.items()
+        )
+        resource = AlterConfigsResource(
+            resource_type=ConfigType.PLAN, resource_name=ROLLBACKS, configs=rows
+        )
+        response: IncrementalAlterConfigsResponse = await channel.request(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False),
+            timeout_s=REASON_SECONDS_MAX,
+        )
+        if (row := response.responses[0]).error_code is not ErrorCode.NONE:
+            raise KafkaError(row.error_code, row.error_message)
+
     async def used_ratio() -> float:
         space = await services.log_manager.in_thread(services.logs.space)
         return 1 - space.usable_bytes / max(space.total_bytes, 1)
@@ -70,6 +104,7 @@ def _build_rollbacks(services: BrokerServices, channel: ControllerChannel) -> Ro
         services.settings.node_id,
         image=lambda: services.metadata.current,
         send=send,
+        store_reasons=store_reasons,
         settings=lambda: current_settings(services),
         disk=CopyDisk(is_full=lambda: services.log_manager.is_disk_full, used_ratio=used_ratio),
         latency=ProduceLatency(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId, TopicId, TopicName
+from riverrun.model.ids import NodeId, TopicId, TopicName, TopicPartition
+from riverrun.placement.planner.stored_plan import StoredRollback
 from riverrun.ports.metrics import SECONDS_BOUNDS, Histogram, Metrics
 from riverrun.replication.moves.latency import WINDOW_SECONDS, ProduceLatency
 from riverrun.replication.moves.rollback import CHECK_SECONDS, CopyDisk, Rollbacks
@@ -30,7 +31,7 @@ from riverrun.wire.messages.alter_partition_reassignments_response import (
     ReassignableTopicResponse,
 )
 from tests.replication.leaders import ME, THREE, TWO, Leader
-from tests.storage.machines import Machine
+from tests.storage.machines import NOW_MS, Machine
 from tests.storage.virtual_loop import VirtualLoop
 
 LIMIT = 10.0
@@ -134,6 +135,9 @@ class Controller:
     def __init__(self) -> None:
         self.asked: list[AlterPartitionReassignmentsRequest] = []
         self.codes: list[ErrorCode | KafkaError] = []
+        self.reasons: dict[str, StoredRollback] = {}
+        self.refuses_reasons = False
+        self.cancels_before_reason = 0
 
     async def send(
         self, request: AlterPartitionReassignmentsRequest
@@ -159,6 +163,16 @@ class Controller:
                 for topic in request.topics
             ),
         )
+
+    async def store_reasons(self, changes: Mapping[TopicPartition, StoredRollback | None]) -> None:
+        if self.refuses_reasons:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        self.cancels_before_reason = len(self.asked)
+        for name, reason in changes.items():
+            if reason is None:
+                del self.reasons[str(name)]
+            else:
+                self.reasons[str(name)] = reason
 
 
 class OneReplica:
@@ -205,10 +219,11 @@ def run_for(
             node,
             image=lambda: image or Image(),
             send=controller.send,
+            store_reasons=controller.store_reasons,
             settings=lambda: ReplicationSettings(reassignment_stall_ms=timeout_ms),
             disk=CopyDisk(is_full=lambda: space.is_full, used_ratio=space.used_ratio),
             latency=ProduceLatency(Histogram(SECONDS_BOUNDS)),
-            clock=SimpleNamespace(monotonic=loop.time),
+            clock=SimpleNamespace(monotonic=loop.time, now_ms=lambda: NOW_MS),
             metrics=metrics,
         )
         if requested is not None:
@@ -256,6 +271,26 @@ def test_requested_rollback_is_sent_at_once_with_its_reason() -> None:
     controller = Controller()
     metrics = run_for(0.5, moving(), controller, requested=RollbackReason.CONTENT)
     assert (len(controller.asked), counted(metrics)) == (1, {"content": 1})
+
+
+def test_reason_is_stored_unless_the_cancel_is_refused() -> None:
+    controller = Controller()
+    run_for(0.5, moving(), controller, requested=RollbackReason.CONTENT)
+    (reason,) = controller.reasons.values()
+    assert (reason.reason, reason.replica, reason.at_ms) == ("content", THREE, NOW_MS)
+    assert "node 3 differed" in reason.text
+    assert controller.cancels_before_reason == 0, "the end of the move finds it"
+    refusing = Controller()
+    refusing.codes = [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    run_for(0.5, moving(), refusing, requested=RollbackReason.CONTENT)
+    assert not refusing.reasons
+
+
+def test_move_is_cancelled_although_its_reason_cannot_be_stored() -> None:
+    controller = Controller()
+    controller.refuses_reasons = True
+    run_for(0.5, moving(), controller, requested=RollbackReason.CONTENT)
+    assert len(controller.asked) == 1
 
 
 # The disk of the new replica

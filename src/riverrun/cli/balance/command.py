@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from riverrun.cli.balance.broker_modes import MaintenanceEffect
     from riverrun.cli.balance.cluster_state import ClusterView
     from riverrun.client.pool import ConnectionPool
-    from riverrun.placement.planner.stored_plan import StoredPlan
+    from riverrun.placement.planner.stored_plan import StoredPlan, StoredRollback
 
 UNPLACED_MAX = 5
 """Replicas without a place that are listed; further ones are counted."""
@@ -127,7 +127,8 @@ def moves(
     """Show the plans that run, and the moves in progress: bytes, rate, and the time that is left.
 
     A plan has moves that are done, under way, waiting, or dropped because something else changed
-    their partition. Moves by other tools are shown too.
+    their partition. Moves by other tools are shown too. Moves that were rolled back are listed with
+    the reason; `--json` also has the plans that ended last.
 
     The rate is measured for a second, or for up to five while nothing arrives. It is how fast the
     missing part shrinks, so a partition that is written faster than it is copied "will not finish
@@ -142,27 +143,42 @@ def moves(
     if context.invoked_subcommand is not None:
         return
     from riverrun.cli.balance.moves_report import MoveProgress, ask_moves, progress_table
-    from riverrun.cli.balance.plan_report import described_stored, plans_table
-    from riverrun.cli.balance.stored_plans import ask_plans
+    from riverrun.cli.balance.plan_report import (
+        described_end,
+        described_rollback,
+        described_stored,
+        plans_table,
+        rollbacks_table,
+    )
+    from riverrun.cli.balance.stored_plans import ask_all_plans, ask_rollbacks
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
-    async def ask(pool: ConnectionPool) -> tuple[list[StoredPlan], list[MoveProgress]]:
-        return await ask_plans(pool), await ask_moves(pool, with_rates=True)
+    async def ask(
+        pool: ConnectionPool,
+    ) -> tuple[list[StoredPlan], list[MoveProgress], dict[str, StoredRollback]]:
+        found = await ask_moves(pool, with_rates=True)
+        return await ask_all_plans(pool), found, await ask_rollbacks(pool)
 
     def once() -> None:
-        plans, found = run(bootstrap, ask)
+        plans, found, rollbacks = run(bootstrap, ask)
+        running = [plan for plan in plans if plan.is_running]
         if as_json:
             print_json(
                 {
                     "moves": [move.described() for move in found],
-                    "plans": [described_stored(plan) for plan in plans],
+                    "plans": [described_stored(plan) for plan in running],
+                    "ended": [described_end(plan) for plan in plans if not plan.is_running],
+                    "rollbacks": [described_rollback(*row) for row in rollbacks.items()],
                 }
             )
         else:
-            tables = [plans_table(plans)] if plans else []
-            print_tables([*tables, progress_table(found)], Layout(has_headings=not no_headers))
+            tables = [plans_table(running)] if running else []
+            tables.append(progress_table(found))
+            if rollbacks:
+                tables.append(rollbacks_table(rollbacks))
+            print_tables(tables, Layout(has_headings=not no_headers))
 
     show(once, is_watched=watch)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from riverrun.cli.support.output import ByteCount, Cell, Table, bytes_in_words, counted
+from riverrun.cli.support.times import in_utc
 from riverrun.placement.planner.estimate import Estimate
 from riverrun.placement.planner.fairness import BalanceFigures
 from riverrun.placement.planner.plan import Plan, PlannedMove
-from riverrun.placement.planner.stored_plan import StoredPlan
+from riverrun.placement.planner.stored_plan import StoredPlan, StoredRollback
 
 SHOWN_MAX = 20
 """Moves shown on a terminal before they are only counted."""
@@ -55,6 +56,38 @@ def described_stored(plan: StoredPlan) -> dict[str, object]:
         "done": now.done, "moving": len(now.moving), "waiting": now.waiting,
         "dropped": now.dropped,
     }  # fmt: skip
+
+
+def described_end(plan: StoredPlan) -> dict[str, object]:
+    """How a plan ended. Moves that failed are named with their reasons."""
+    result = plan.result
+    assert result is not None, f"plan {plan.id} runs"
+    return {
+        "id": plan.id, "reason": plan.header.reason, "requester": plan.header.requester,
+        "end": result.end.value, "ended_ms": result.ended_ms, "done": result.done,
+        "dropped": result.dropped, "failures": result.failures,
+    }  # fmt: skip
+
+
+def described_rollback(partition: str, rollback: StoredRollback) -> dict[str, object]:
+    topic, _, index = partition.rpartition("-")
+    return {
+        "topic": topic, "partition": int(index), "replica": rollback.replica,
+        "reason": rollback.reason, "text": rollback.text, "at_ms": rollback.at_ms,
+    }  # fmt: skip
+
+
+def rollbacks_table(rollbacks: Mapping[str, StoredRollback]) -> Table:
+    rows: list[Sequence[Cell]] = [
+        (partition, one.replica, in_utc(one.at_ms), one.text)
+        for partition, one in list(rollbacks.items())[:SHOWN_MAX]
+    ]
+    return Table(
+        columns=("partition", "new replica", "rolled back", "because"),
+        rows=rows,
+        title="The last moves that were rolled back",
+        kind="rollback",
+    )
 
 
 def plans_table(plans: Sequence[StoredPlan]) -> Table:

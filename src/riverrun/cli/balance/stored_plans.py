@@ -21,13 +21,16 @@ from riverrun.placement.planner.stored_plan import (
     HEADER,
     PROGRESS,
     RESULT,
+    ROLLBACKS,
     SUGGESTION,
     PlanEnd,
     PlanHeader,
     PlanResult,
     StoredPlan,
+    StoredRollback,
     Suggestion,
     decode_plan,
+    decode_rollbacks,
     decode_suggestion,
     submitted_texts,
 )
@@ -110,13 +113,24 @@ async def _alter(
 
 async def ask_plans(pool: ConnectionPool) -> list[StoredPlan]:
     """The plans that run, the oldest first. Empty if the cluster is not one of riverrun."""
+    return [plan for plan in await ask_all_plans(pool) if plan.is_running]
+
+
+async def ask_all_plans(pool: ConnectionPool) -> list[StoredPlan]:
+    """The plans that run, and those that ended last."""
     (found,) = (await _describe(pool, [(ALL_PLANS, None)])).values()
     if not found:
         return []
     texts = await _describe(pool, [(name, WATCHED) for name in found])
     plans = [decode_plan(name, each) for name, each in texts.items() if HEADER in each]
-    running = [plan for plan in plans if plan.is_running]
-    return sorted(running, key=lambda plan: (plan.header.submitted_ms, plan.id))
+    return sorted(plans, key=lambda plan: (plan.header.submitted_ms, plan.id))
+
+
+async def ask_rollbacks(pool: ConnectionPool) -> dict[str, StoredRollback]:
+    """The last moves that were rolled back, by partition (``events-0``), the newest first."""
+    (texts,) = (await _describe(pool, [(ROLLBACKS, None)])).values()
+    found = decode_rollbacks(texts)
+    return dict(sorted(found.items(), key=lambda row: row[1].at_ms, reverse=True))
 
 
 async def ask_suggestion(pool: ConnectionPool) -> Suggestion | None:

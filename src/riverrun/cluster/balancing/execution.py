@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from riverrun.cluster.balance import partition_now
 from riverrun.cluster.balancing.plans import plan_record, removal
+from riverrun.cluster.balancing.rollbacks import rollback_of
 from riverrun.cluster.balancing.throttling import removal_of_throttle, throttle_records
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.election_rules import election_rules
@@ -57,7 +58,7 @@ from riverrun.wire.messages.alter_partition_reassignments_request import (
 )
 
 DELETED: Final = "the partition was deleted"
-CANCELLED: Final = "the move was cancelled, by a request or because its leader rolled it back"
+CANCELLED: Final = "the move was cancelled"
 RETARGETED: Final = "another request chose other replicas"
 CHANGED: Final = "the partition has other replicas than when the plan was made"
 
@@ -87,7 +88,8 @@ def ended(image: Image, plan: StoredPlan) -> EndedMoves:
             (moving if now.is_moving else done).append(number)
         elif not now.is_moving and sorted(now.replicas) == sorted(move.before):
             # A cancel restores the replicas, not always in their order.
-            dropped[number] = CANCELLED
+            rollback = rollback_of(image, move, plan.header.submitted_ms)
+            dropped[number] = CANCELLED if rollback is None else f"rolled back: {rollback.text}"
         else:
             dropped[number] = RETARGETED
     return EndedMoves(done=tuple(done), moving=tuple(moving), dropped=dropped)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from riverrun.cluster.balancing.rollbacks import rollback_records
 from riverrun.cluster.balancing.submission import cancel_plan, submit_plan
 from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.configs.group_configs import check_group, check_metrics
@@ -27,7 +28,7 @@ from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.settings import Setting, SettingKind
-from riverrun.placement.planner.stored_plan import HEADER
+from riverrun.placement.planner.stored_plan import HEADER, ROLLBACKS
 from riverrun.security.protocols import LISTENER_LIMITS, LISTENER_PREFIX
 from riverrun.security.tls import DYNAMIC_NAMES
 from riverrun.wire.messages import alter_configs_request as replacing_request
@@ -157,10 +158,23 @@ def _change_plan(
     resource: incremental_request.AlterConfigsResource,
     resources: Sequence[incremental_request.AlterConfigsResource],
 ) -> list[Record]:
-    """Submit a plan, or cancel it. One request changes one plan: two could meet unseen."""
+    """Submit a plan, cancel it, or store why moves were rolled back.
+
+    One request changes one plan: two could meet unseen.
+    """
     if sum(one.resource_type == ConfigType.PLAN for one in resources) > 1:
         raise _invalid("A request changes at most one plan.")
     operations = list(dict.fromkeys(one.config_operation for one in resource.configs))
+    if resource.resource_name == ROLLBACKS:
+        if any(one not in (ConfigOperation.SET, ConfigOperation.DELETE) for one in operations):
+            raise _invalid("The reasons of rollbacks are set and deleted.")
+        return rollback_records(
+            image,
+            {
+                one.name: one.value if one.config_operation == ConfigOperation.SET else None
+                for one in resource.configs
+            },
+        )
     names = [one.name for one in resource.configs]
     if operations == [ConfigOperation.DELETE] and names == [HEADER]:
         return cancel_plan(configs, image, resource.resource_name)

@@ -16,6 +16,7 @@ batches that start and end the moves.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -23,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId
 from riverrun.placement.planner.plan import Goal, PlannedMove
@@ -31,6 +33,10 @@ HEADER: Final = "plan"
 SUGGESTION: Final = "suggestion"
 """The resource of the suggestion. It is not a plan: it has no header."""
 SUMMARY: Final = "summary"
+ROLLBACKS: Final = "rollbacks"
+"""The resource with the reasons of the last rollbacks. It is not a plan: it has no header."""
+AWAY: Final = "away"
+"""The resource with the times since when brokers are away. It is not a plan: it has no header."""
 ALL_PLANS: Final = "plans"
 """The resource that lists the headers of all plans by their ids."""
 PROGRESS: Final = "progress"
@@ -51,6 +57,7 @@ FAILURES_MAX: Final = 50
 """Failed moves that the result of a plan names; the others are only counted."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
+_RESERVED: Final = (SUGGESTION, ROLLBACKS, AWAY, ALL_PLANS)
 T = TypeVar("T")
 
 
@@ -129,6 +136,18 @@ class Suggestion(Struct, frozen=True, kw_only=True):
         return "; ".join(parts)
 
 
+class StoredRollback(Struct, frozen=True, kw_only=True):
+    """Why the move of a partition was rolled back."""
+
+    reason: str
+    """The reason as metrics name it."""
+    text: str
+    """The reason in words."""
+    replica: int
+    """The new replica that was given up."""
+    at_ms: int
+
+
 class StoredMove(Struct, frozen=True, array_like=True):
     topic: str
     partition: int
@@ -157,7 +176,7 @@ class StoredPlan(Struct, frozen=True, kw_only=True):
 
 
 def check_plan_id(text: str) -> None:
-    if _ID.fullmatch(text) is None or text in (SUGGESTION, ALL_PLANS):
+    if _ID.fullmatch(text) is None or text in _RESERVED:
         raise PlanTextInvalid(
             f"{text!r} is not the id of a plan: up to 64 small letters, digits and '-'"
         )
@@ -230,6 +249,21 @@ def decode_suggestion(texts: Mapping[str, str]) -> Suggestion | None:
         return _decode(SUMMARY, texts[SUMMARY], Suggestion)
     except PlanTextInvalid:
         return None
+
+
+def decode_rollback(partition: str, text: str) -> StoredRollback:
+    """Raises ``PlanTextInvalid``."""
+    found = _decode(partition, text, StoredRollback)
+    return replace(found, text=found.text[:REASON_CHARS_MAX])
+
+
+def decode_rollbacks(texts: Mapping[str, str]) -> dict[str, StoredRollback]:
+    """The last rollbacks by partition, without those of other versions."""
+    found: dict[str, StoredRollback] = {}
+    for partition, text in texts.items():
+        with contextlib.suppress(PlanTextInvalid):
+            found[partition] = decode_rollback(partition, text)
+    return found
 
 
 def decode_moves(texts: Mapping[str, str]) -> tuple[PlannedMove, ...]:

@@ -7,7 +7,7 @@ replica checks its own disk (``rules.py`` lists them). Each reason is logged and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -17,6 +17,7 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName, TopicPartition
 from riverrun.model.settings import SECOND_MS
+from riverrun.placement.planner.stored_plan import StoredRollback
 from riverrun.ports.aio import StallCredit
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
@@ -60,6 +61,13 @@ class SendCancels(Protocol):
         ...
 
 
+class StoreReasons(Protocol):
+    def __call__(self, changes: Mapping[TopicPartition, StoredRollback | None]) -> Awaitable[None]:
+        """Store why moves are rolled back, or delete it with None. Raises OSError, TimeoutError or
+        KafkaError."""
+        ...
+
+
 class CopyDisk(Struct, frozen=True, kw_only=True):
     """The disk of this node, as far as arriving copies need it."""
 
@@ -83,6 +91,7 @@ class Rollbacks:
         *,
         image: Callable[[], Image],
         send: SendCancels,
+        store_reasons: StoreReasons,
         settings: Callable[[], ReplicationSettings],
         disk: CopyDisk,
         latency: ProduceLatency,
@@ -94,6 +103,7 @@ class Rollbacks:
         self._node_id = node_id
         self._image = image
         self._send = send
+        self._store_reasons = store_reasons
         self._settings = settings
         self._disk = disk
         self._latency = latency
@@ -218,11 +228,39 @@ class Rollbacks:
                 replica=rollback.replica,
             )
             self._asked[name] = self._clock.monotonic()
+        now_ms = self._clock.now_ms()
+        await self._store(
+            {
+                name: StoredRollback(
+                    reason=one.reason.value,
+                    text=one.reason.text(one.replica),
+                    replica=one.replica,
+                    at_ms=now_ms,
+                )
+                for name, one in wanted.items()
+            }
+        )
         try:
             response = await self._send(_request_of(wanted))
         except (OSError, KafkaError) as error:
             log.warning("reassignments not cancelled", error=str(error))
             return
+        if refused := self._note_response(response, wanted):
+            await self._store(dict.fromkeys(refused))
+
+    async def _store(self, changes: Mapping[TopicPartition, StoredRollback | None]) -> None:
+        try:
+            await self._store_reasons(changes)
+        except (OSError, KafkaError) as error:
+            log.warning("reasons of rollbacks not stored", error=str(error))
+
+    def _note_response(
+        self,
+        response: AlterPartitionReassignmentsResponse,
+        wanted: Mapping[TopicPartition, _Rollback],
+    ) -> list[TopicPartition]:
+        """Returns the partitions whose move goes on."""
+        refused: list[TopicPartition] = []
         for topic in response.responses:
             for row in topic.partitions:
                 name = TopicPartition(TopicName(topic.name), PartitionIndex(row.partition_index))
@@ -234,6 +272,8 @@ class Rollbacks:
                         partition=str(name),
                         error=row.error_message or row.error_code.name,
                     )
+                    refused.append(name)
+        return refused
 
 
 def _seconds(limit_ms: int) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.replication.partition import Partition
@@ -27,6 +27,22 @@ class RollbackReason(Enum):
     DISK = "disk"
     MIN_ISR = "min-isr"
     LATENCY = "latency"
+
+    def text(self, replica: NodeId) -> str:
+        """The reason in words."""
+        match self:
+            case RollbackReason.CONTENT:
+                return f"the copy on node {replica} differed twice from the leader's log"
+            case RollbackReason.STALLED:
+                return f"the copy on node {replica} made no progress"
+            case RollbackReason.DISK:
+                return f"the disk of node {replica} is full, above its ceiling, or failed"
+            case RollbackReason.MIN_ISR:
+                return "fewer replicas were in sync than min.insync.replicas"
+            case RollbackReason.LATENCY:
+                return "produce requests became much slower"
+            case _:
+                assert_never(self)
 
 
 class _CopyKey(NamedTuple):

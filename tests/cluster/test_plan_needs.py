@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from riverrun.cluster.balancing.absences import absence_records, away_since_ms
 from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
 from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.balancing.suggestion import suggestion_of, suggestion_records
@@ -30,6 +31,7 @@ def need(
     *,
     is_plan_running: bool = False,
     broken_racks: int = 0,
+    now_ms: int = 0,
     state: PlacementState | None = None,
 ) -> PlanNeed | None:
     return watch.need(
@@ -38,6 +40,7 @@ def need(
         state or PlacementState(),
         SETTINGS,
         now=now,
+        now_ms=now_ms,
         is_plan_running=is_plan_running,
         broken_racks=broken_racks,
     )
@@ -77,6 +80,27 @@ def test_broker_is_replaced_after_the_timeout_and_not_a_second_earlier() -> None
     assert found is not None
     assert (found.purpose, found.gone) == (Purpose.REPAIR, (3,))
     assert found.command == "riverrun cluster decommission 3"
+
+
+def test_absence_is_counted_from_before_a_change_of_controller() -> None:
+    image = cluster(*EVEN, brokers=(1, 2, 3, 4, 5), fenced=(3,))
+    image = replayed(image, absence_records(image, 1_000_000))
+    assert absence_records(image, 1_000_500) == []
+    later_ms = 1_000_000 + 29 * 60_000
+    watch = NeedWatch()
+    assert need(watch, image, 7.0, now_ms=later_ms) is None
+    assert need(watch, image, 7.0 + MINUTE - 1, now_ms=0) is None
+    found = need(watch, image, 7.0 + MINUTE, now_ms=0)
+    assert found is not None
+    assert found.gone == (3,)
+
+
+def test_absence_ends_when_the_broker_is_back() -> None:
+    away = cluster(*EVEN, brokers=(1, 2, 3), fenced=(3,))
+    away = replayed(away, absence_records(away, 5))
+    assert away_since_ms(away) == {3: 5}
+    back = replace(away, brokers=cluster(*EVEN, brokers=(1, 2, 3)).brokers)
+    assert away_since_ms(replayed(back, absence_records(back, 9))) == {}
 
 
 def test_broker_that_was_back_counts_from_its_next_absence() -> None:

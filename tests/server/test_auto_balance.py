@@ -103,6 +103,19 @@ def test_broker_that_stays_away_is_replaced_in_automatic_mode() -> None:
     assert len(plan.moves) == 3
 
 
+def test_time_of_absence_goes_on_after_a_change_of_controller() -> None:
+    partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3
+    image = cluster(*partitions, brokers=(1, 2, 3, 4), fenced=(3,))
+    first = Harness(image, {"balance.mode": "auto"})
+    first.check()
+    first.clock.now += 29 * 60.0
+    second = Harness(first.check(), {"balance.mode": "auto"})
+    second.clock.now = first.clock.now
+    assert plan_ids(second.check()) == []
+    second.clock.now += 60.0
+    assert len(plan_ids(second.check())) == 1
+
+
 def test_repair_that_was_rolled_back_is_not_planned_again_at_once() -> None:
     partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3
     harness = Harness(

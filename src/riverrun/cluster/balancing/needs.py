@@ -12,8 +12,8 @@ Balancing waits while a broker is away or in maintenance: it will come back. It 
 cool-down after a plan. Repairs do not wait. If more than a third of the brokers are away, nothing
 is healed, because the network is more likely at fault than each of them.
 
-The times since when brokers are away are known to the active controller only. A new controller
-counts from its own start.
+The times since when brokers are away are in the metadata (``absences.py``), so a new controller
+goes on counting.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from riverrun.cluster.balancing.absences import away_since_ms
 from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.brokers.modes import BrokerMode, mode_of
 from riverrun.cluster.configs.node_configs import Configs
@@ -34,6 +35,7 @@ from riverrun.cluster.partitions.placement import (
 )
 from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.ids import NodeId
+from riverrun.model.settings import SECOND_MS
 from riverrun.placement.brokers import Availability, PlacementBroker
 from riverrun.placement.planner.fairness import BalanceFigures, Fairness, fairness
 from riverrun.placement.planner.plan import Purpose
@@ -87,11 +89,12 @@ class NeedWatch:
         settings: BalanceSettings,
         *,
         now: float,
+        now_ms: int,
         is_plan_running: bool,
         broken_racks: int = 0,
     ) -> PlanNeed | None:
         """The plan that the cluster needs now. None while a plan runs."""
-        self._observe(image, now, is_plan_running=is_plan_running)
+        self._observe(image, now, now_ms, is_plan_running=is_plan_running)
         if is_plan_running:
             return None
         placement.totals.update(image)
@@ -108,9 +111,14 @@ class NeedWatch:
             return None
         return self._balance(brokers, settings, now)
 
-    def _observe(self, image: Image, now: float, *, is_plan_running: bool) -> None:
-        away = [one.id for one in image.brokers.values() if one.is_fenced]
-        self._away_since = {node: self._away_since.get(node, now) for node in away}
+    def _observe(self, image: Image, now: float, now_ms: int, *, is_plan_running: bool) -> None:
+        stored_ms = away_since_ms(image)
+        away: dict[NodeId, float] = {}
+        for node in [one.id for one in image.brokers.values() if one.is_fenced]:
+            # Times of the wall clock are compared once: it may be set later.
+            before = max(now_ms - stored_ms.get(node, now_ms), 0) / SECOND_MS
+            away[node] = self._away_since.get(node, now - before)
+        self._away_since = away
         if self._had_plan and not is_plan_running:
             self.last_end = now
         self._had_plan = is_plan_running

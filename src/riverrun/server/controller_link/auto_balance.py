@@ -18,6 +18,7 @@ import structlog
 
 from riverrun.cluster.active_controller import ActiveController, MetadataWriter
 from riverrun.cluster.balance import PartitionLoads, add_partitions, layout_builder
+from riverrun.cluster.balancing.absences import absence_records
 from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
 from riverrun.cluster.balancing.plans import running_ids
 from riverrun.cluster.balancing.settings import BalanceMode, BalanceSettings
@@ -131,6 +132,7 @@ class AutoBalance:
         mode = BalanceMode(settings.mode)
         need: PlanNeed | None = None
         is_plan_running = bool(running_ids(image))
+        await self._note_absences()
         if mode is not BalanceMode.OFF:
             need = self._watch.need(
                 self._configs,
@@ -138,6 +140,7 @@ class AutoBalance:
                 self._controller.placement,
                 settings,
                 now=self._clock.monotonic(),
+                now_ms=self._clock.now_ms(),
                 is_plan_running=is_plan_running,
                 broken_racks=await self._broken_racks(image),
             )
@@ -197,6 +200,13 @@ class AutoBalance:
         plan_id = f"{plan.purpose.value}-{now_ms}"
         records = submit_plan(image, plan_id, submitted_texts(header, plan.moves))
         return Decision(records=(*records, *suggestion_records(image, None)), response=None)
+
+    async def _note_absences(self) -> None:
+        now_ms = self._clock.now_ms()
+        if absence_records(self._metadata.newest, now_ms):
+            await self._controller.submit(
+                lambda image: Decision(records=tuple(absence_records(image, now_ms)), response=None)
+            )
 
     async def _suggest(self, suggestion: Suggestion | None) -> None:
         if suggestion_records(self._metadata.newest, suggestion):

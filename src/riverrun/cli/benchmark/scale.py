@@ -20,6 +20,7 @@ from riverrun.cli.benchmark.load import BenchmarkError, Servers
 from riverrun.cli.benchmark.quorum import QuorumBenchReport, leader_as_known, wait_until_ready
 from riverrun.cli.benchmark.three import progress
 from riverrun.client.connection import Connection
+from riverrun.client.retry import RETRIABLE
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
@@ -111,20 +112,29 @@ async def _create_topics(
     try:
         for name in names:
             began = time.monotonic()
-            wanted = CreatableTopic(
-                name=name, num_partitions=topic_partitions, replication_factor=NODES,
-                assignments=(), configs=(),
-            )  # fmt: skip
-            response = await connection.request(
-                ApiKey.CREATE_TOPICS,
-                CreateTopicsRequest(topics=(wanted,), timeout_ms=int(REQUEST_SECONDS * 1000)),
-            )
-            if response.topics[0].error_code is not ErrorCode.NONE:
-                raise BenchmarkError(f"{name} was not created: {response.topics[0]}")
+            await _create_topic(connection, name, topic_partitions)
             progress(f"    {name} created in {time.monotonic() - began:.2f} s")
     finally:
         connection.close()
         await connection.wait_closed()
+
+
+async def _create_topic(connection: Connection, name: str, partitions: int) -> None:
+    """Repeat a request that timed out on its way to the controller, which may have served it."""
+    wanted = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=NODES,
+        assignments=(), configs=(),
+    )  # fmt: skip
+    request = CreateTopicsRequest(topics=(wanted,), timeout_ms=int(REQUEST_SECONDS * 1000))
+    end = time.monotonic() + REQUEST_SECONDS
+    while True:
+        (row,) = (await connection.request(ApiKey.CREATE_TOPICS, request)).topics
+        if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            return
+        if row.error_code not in RETRIABLE or time.monotonic() > end:
+            raise BenchmarkError(f"{name} was not created: {row}")
+        progress(f"    {name}: {row.error_code.name}, once more")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _fail_over(cluster: Nodes, report: QuorumBenchReport, names: Sequence[str]) -> None:

@@ -208,6 +208,7 @@ def test_anonymous_clients_and_clients_with_a_token_are_refused(principal: Princ
     ]
     expected = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     assert [one.error_code for one in responses] == [expected] * 4
+    assert [one.expiry_timestamp_ms for one in responses[:3]] == [-1] * 3
     assert node.seen_by(ANN) == [made.token_id]
 
 
@@ -216,6 +217,7 @@ def test_without_a_key_there_are_no_tokens() -> None:
     responses = [node.create(), node.renew(b"x"), node.expire(b"x"), node.describe()]
     expected = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     assert [one.error_code for one in responses] == [expected] * 4
+    assert [one.expiry_timestamp_ms for one in responses[:3]] == [0] * 3
 
 
 def test_others_see_a_token_only_with_a_right() -> None:

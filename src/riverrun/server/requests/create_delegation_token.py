@@ -4,7 +4,8 @@ Decided by ``cluster/security/delegation_tokens.py``. Behaviour:
 
 * A user may always create tokens for itself. For another owner it needs the right CreateTokens on
   that user (version 3, KIP-373).
-* A failed response names owner and requester too, and has -1 as its times.
+* A failed response names owner and requester too. Its times are -1, or 0 if there are no tokens
+  at all.
 """
 
 from __future__ import annotations
@@ -58,15 +59,16 @@ def failed(
 def _failure(
     code: ErrorCode, owner: Principal, requester: Principal
 ) -> CreateDelegationTokenResponse:
+    time_ms = 0 if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NO_TIME
     return CreateDelegationTokenResponse(
         error_code=code,
         principal_type=owner.kind,
         principal_name=owner.name,
         token_requester_principal_type=requester.kind,
         token_requester_principal_name=requester.name,
-        issue_timestamp_ms=NO_TIME,
-        expiry_timestamp_ms=NO_TIME,
-        max_timestamp_ms=NO_TIME,
+        issue_timestamp_ms=time_ms,
+        expiry_timestamp_ms=time_ms,
+        max_timestamp_ms=time_ms,
         token_id="",
         hmac=b"",
         throttle_time_ms=0,

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from riverrun.cluster.security.delegation_tokens import expire_token
+from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.security.token_requests import check_token_request
+from riverrun.server.security.token_requests import check_token_request, failed_expiry_ms
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.expire_delegation_token_request import ExpireDelegationTokenRequest
 from riverrun.wire.messages.expire_delegation_token_response import ExpireDelegationTokenResponse
@@ -27,4 +28,12 @@ def handle(
             services.settings.delegation_token,
             services.clock.now_ms(),
         )
+    )
+
+
+def failed(
+    request: ExpireDelegationTokenRequest, code: ErrorCode, message: str | None
+) -> ExpireDelegationTokenResponse:
+    return ExpireDelegationTokenResponse(
+        error_code=code, expiry_timestamp_ms=failed_expiry_ms(code), throttle_time_ms=0
     )

@@ -1,4 +1,4 @@
-"""Who may send requests about delegation tokens."""
+"""Who may send requests about delegation tokens, and how others are refused."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def check_token_request(context: RequestContext) -> None:
     is_anonymous = (principal.kind, principal.name) == (ANONYMOUS.kind, ANONYMOUS.name)
     if is_anonymous or principal.is_token:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+
+
+def failed_expiry_ms(code: ErrorCode) -> int:
+    """The expiry in a failed response, as Kafka sends it."""
+    return -1 if code is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0

@@ -18,7 +18,9 @@ from pyspark.sql import functions as F
 
 from pyspark_riverrun.delivery.driver import DeliveryDriver
 from pyspark_riverrun.delivery.record import Delivery, DeliveryState
+from riverrun.pipeline.errors import CannotContinue
 from riverrun.pipeline.sinks.topics import TopicDelivery
+from riverrun.pipeline.sinks.writing import StagedRows
 from riverrun.pipeline.topics import create_topic
 from tests.clusters import Cluster
 from tests.spark.pipelines import Runs, write
@@ -256,14 +258,69 @@ def test_a_table_fed_from_a_transactional_topic_is_exact(
     assert found == sorted([*expected, *late, *expected_later])
 
 
-def to_table(topic: str) -> str:
+def test_a_table_that_dies_before_its_commit_repeats_no_dead_letter(
+    spark: SparkSession,
+    spark_cluster: Cluster,
+    tmp_path: Path,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
+    write(runs.bootstrap, topic, [{"id": 1}, "not JSON", {"id": 2}, "nor this"])
+    died = die_before_commit(monkeypatch, Died("before the commit of the table"))
+    supervisor = runs.once(to_table(topic))
+    assert died and supervisor.queries[0].status.restarts == 1
+    assert sorted(row["id"] for row in runs.rows("table")) == [1, 2]
+    write(runs.bootstrap, topic, ["at last", {"id": 3}])
+    runs.once(to_table(topic))
+    assert sorted(row["id"] for row in runs.rows("table")) == [1, 2, 3]
+    dead = committed(runs.bootstrap, f"{topic}.dead-letters")
+    assert Counter(dead) == Counter([b"not JSON", b"nor this", b"at last"])
+
+
+def test_a_schema_that_changed_before_the_commit_of_a_table_loses_no_dead_letter(
+    spark: SparkSession,
+    spark_cluster: Cluster,
+    tmp_path: Path,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record that the first attempt could parse is a dead letter of the second one."""
+    runs = Runs(spark, spark_cluster.bootstrap, tmp_path)
+    write(runs.bootstrap, topic, [{"id": 1}, "not JSON", {"id": "text"}])
+    with monkeypatch.context() as patched:
+        died = die_before_commit(patched, CannotContinue("the run ends"))
+        runs.once(to_table(topic, schema="id STRING"))
+    assert died
+    assert Counter(committed(runs.bootstrap, f"{topic}.dead-letters")) == Counter([b"not JSON"])
+    runs.once(to_table(topic))
+    assert [row["id"] for row in runs.rows("table")] == [1]
+    dead = committed(runs.bootstrap, f"{topic}.dead-letters")
+    assert set(dead) == {b"not JSON", b'{"id": "text"}'}
+
+
+def die_before_commit(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Exception]:
+    died: list[Exception] = []
+    commit = StagedRows.commit
+
+    def dying_commit(self: StagedRows, *arguments: Any) -> None:
+        if not died:
+            died.append(error)
+            raise error
+        commit(self, *arguments)
+
+    monkeypatch.setattr(StagedRows, "commit", dying_commit)
+    return died
+
+
+def to_table(topic: str, *, schema: str = "id BIGINT") -> str:
     return f"""
 [pipeline]
 name = "{topic}"
 state = "state"
 [sources.numbers]
 topic = "{topic}"
-schema = "id BIGINT"
+schema = "{schema}"
 [sinks.table]
 input = "numbers"
 path = "table"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -27,6 +27,7 @@ from riverrun.pipeline.offsets import (
     MicroBatch,
     SkipBatch,
     StoredProgress,
+    TableProgress,
     by_partition,
     decide_by_batch,
     decide_by_offsets,
@@ -36,10 +37,15 @@ from riverrun.pipeline.offsets import (
 )
 from riverrun.pipeline.run.context import QueryContext
 from riverrun.pipeline.run.transforms import run_transforms
-from riverrun.pipeline.sinks.dead_letters import DeadLetters, DeadLetterTopic, write_misfits
+from riverrun.pipeline.sinks.dead_letters import (
+    DeadLetterDelivery,
+    DeadLetters,
+    DeadLetterTopic,
+    write_misfits,
+)
 from riverrun.pipeline.sinks.tables.attempt import TableAttempt
 from riverrun.pipeline.sinks.tables.delta import DeltaAttempt
-from riverrun.pipeline.sinks.topics import PlainWriter, TopicDelivery, records_of
+from riverrun.pipeline.sinks.topics import PlainWriter, RecordWriter, TopicDelivery, records_of
 from riverrun.pipeline.sinks.writing import (
     drop_stored_records,
     open_sink,
@@ -107,6 +113,7 @@ class BatchProcessor:
         self._has_state = has_state
         self._counts = counts
         self._delivery = delivery
+        self._dead_letter_delivery = DeadLetterDelivery(context.open_dead_letter_delivery)
 
     def process(self, frame: DataFrame, batch_id: int) -> None:
         """Raises CannotContinue, CommitConflict and any error of Spark, Kafka or the table."""
@@ -193,7 +200,7 @@ class BatchProcessor:
         rows, dead_letters = self._rows(frame, batch)
         fitting, misfits = split_by_fit(rows, attempt)
         staged = stage_rows(fitting, sink, attempt)
-        self._write_dead_letters(dead_letters)
+        self._deliver_dead_letters(dead_letters, batch, decision.progress)
         if staged.has_null_keys:
             self._write_misfits(rows_with_null_keys(fitting, sink.keys))
         if misfits is not None:
@@ -263,29 +270,57 @@ class BatchProcessor:
         if source.values == "json" and schema is not None:
             header_bytes = 0 if source.schema_ids is None else HEADER_BYTES
             values = JsonValues(columns=schema.columns, header_bytes=header_bytes)
-        return DeadLetters(parsed, self._dead_letter_topic(source), values)
+        return DeadLetters(parsed, self._dead_letter_topic(source, self._letter_writer), values)
 
-    def _dead_letter_topic(self, source: TopicSource) -> DeadLetterTopic:
+    @property
+    def _letter_writer(self) -> RecordWriter:
+        context = self._context
+        if not context.pipeline.is_exactly_once:
+            return PlainWriter(context.client_options)
+        return self._delivery or self._dead_letter_delivery
+
+    def _dead_letter_topic(self, source: TopicSource, writer: RecordWriter) -> DeadLetterTopic:
         context = self._context
         return DeadLetterTopic(
             topic=source.dead_letters,
             pipeline=context.pipeline.name,
             sink=context.sink.name,
-            writer=self._delivery or PlainWriter(context.client_options),
+            writer=writer,
         )
+
+    def _deliver_dead_letters(
+        self, dead_letters: Sequence[DeadLetters], batch: MicroBatch, progress: TableProgress
+    ) -> None:
+        """Write the dead letters of a table, and make them visible before it commits."""
+        delivery = self._dead_letter_delivery
+        delivery.begin(replace(progress, digest=self._parse_digest(batch)))
+        try:
+            self._write_dead_letters(dead_letters)
+        except BaseException:
+            delivery.abort()
+            raise
+        delivery.commit()
+
+    def _parse_digest(self, batch: MicroBatch) -> int:
+        """Identifies a batch of a checkpoint, and how its records are parsed."""
+        parsers = [(source, self._schemas.get(source)) for source in self._context.topic_sources]
+        return fingerprint(repr((batch.digest, parsers)))
 
     def _write_dead_letters(self, dead_letters: Sequence[DeadLetters]) -> None:
         for each in dead_letters:
             self._counts.dead_letters += each.write()
 
     def _write_misfits(self, misfits: DataFrame) -> None:
-        """Rows that do not fit the table. Their original records are no longer known."""
+        """Rows that do not fit the table. Their original records are no longer known, so that a
+        repetition cannot be recognized: they are written at least once.
+        """
         context = self._context
         if not context.topic_sources:
             for row in misfits.head(1):
                 raise CannotContinue(f"{row[REASON]}. Cast it in the SQL")
             return
-        to = self._dead_letter_topic(context.topic_sources[0])
+        writer = PlainWriter(context.client_options)
+        to = self._dead_letter_topic(context.topic_sources[0], writer)
         create_topic(context.pipeline.bootstrap, to.topic)
         self._counts.dead_letters += write_misfits(misfits, to)
 

@@ -55,6 +55,10 @@ class QueryContext:
         filled = topic_id(self.pipeline.bootstrap, self.sink.topic)
         return TopicDelivery.open(self.client_options, f"{self.progress_id}/{filled}")
 
+    def open_dead_letter_delivery(self) -> TopicDelivery:
+        """Fence older drivers that write dead letters of this table."""
+        return TopicDelivery.open(self.client_options, f"{self.progress_id}/dead-letters")
+
     @property
     def checkpoint(self) -> QueryCheckpoint:
         return QueryCheckpoint(HadoopFiles(self.spark), self.pipeline.checkpoint_path(self.sink))

@@ -1,7 +1,8 @@
 """Writes invalid records to the dead-letter topic, with the reason, before the sink commits.
 
-If the sink is a topic, they are part of its delivery and become visible with its records. Before a
-commit of a table they are written at least once: none is lost, but a repeated batch repeats them.
+If the sink is a topic, they are part of its delivery and become visible with its records. If it is
+a table, they are a delivery of their own, decided before the table commits. A repeated batch finds
+the decision and does not write them again.
 
 Most batches have none. They are counted while the rows are written, and only a batch that has some
 is read a second time.
@@ -9,15 +10,16 @@ is read a second time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+from riverrun.pipeline.offsets import TableProgress
 from riverrun.pipeline.sinks.row_counts import COUNT, observed_count
-from riverrun.pipeline.sinks.topics import RecordWriter
+from riverrun.pipeline.sinks.topics import RecordWriter, TopicDelivery
 from riverrun.pipeline.sources.json_misfits import JsonValues, with_explained_reason
 from riverrun.pipeline.sources.parsing import REASON
 
@@ -45,6 +47,43 @@ class DeadLetterTopic:
             key.alias("key"), value.alias("value"), F.array(*headers).alias("headers")
         )
         self.writer.write(records, self.topic)
+
+
+class DeadLetterDelivery:
+    """Writes the dead letters of a table, once for each batch.
+
+    Opened by the first batch that has some. The decision stores a digest of the batch in its
+    checkpoint, and of the schemas that decide which records are invalid. If one of them has changed
+    between two attempts, the dead letters are written again, so that none is lost.
+    """
+
+    def __init__(self, open_delivery: Callable[[], TopicDelivery]) -> None:
+        self._open = open_delivery
+        self._delivery: TopicDelivery | None = None
+        self._batch: TableProgress | None = None
+
+    def begin(self, batch: TableProgress) -> None:
+        """Start a batch, which its digest identifies."""
+        self._batch = batch
+
+    def write(self, records: DataFrame, topic: str) -> int:
+        """Returns 0 if an earlier attempt has written the dead letters of the batch."""
+        assert self._batch is not None, "the batch has begun"
+        if self._delivery is None:
+            self._delivery = self._open()
+        if self._delivery.stored_progress.digest == self._batch.digest:
+            return 0
+        return self._delivery.write(records, topic)
+
+    def commit(self) -> None:
+        """Raises DeliveryFenced and CannotContinue."""
+        if self._delivery is not None and self._delivery.is_staged:
+            assert self._batch is not None, "the batch has begun"
+            self._delivery.commit(self._batch)
+
+    def abort(self) -> None:
+        if self._delivery is not None:
+            self._delivery.abort()
 
 
 class DeadLetters:

@@ -116,6 +116,11 @@ class TopicDelivery:
             return StoredProgress()
         return parse_progress(last.progress)
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether records were written that are not committed."""
+        return bool(self._staged)
+
     def write(self, records: DataFrame, topic: str) -> int:
         """Write records that no reader sees before ``commit``."""
         options = write_options({**self._options, "kafka.delivery": "exactly-once", "topic": topic})

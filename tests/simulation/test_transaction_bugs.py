@@ -12,7 +12,7 @@ from riverrun.simulation.planted.transaction_bugs import TransactionBug
 from riverrun.simulation.report import describe, run_any
 from riverrun.simulation.workloads.plans import ClusterPlan, draw_cluster_plan
 
-SEEDS = range(1, 61)
+SEEDS = range(1, 31)
 
 
 def every(seconds: float, fault: str, *, times: int) -> str:
@@ -45,11 +45,12 @@ FAULTS = {
     TransactionBug.OFFSETS_ARE_VISIBLE_BEFORE_THE_MARKER: every(
         1.5, "kill-client@1+0.3:chain-1", times=5
     ),
-    # Some requests travel for seconds and arrive after their retries on another connection.
+    # Some requests travel for seconds and arrive after their retries on another connection. The
+    # delay is near the timeout of requests: after more time, a new producer has a new epoch.
     TransactionBug.LATE_REQUEST_IS_ACCEPTED: " ".join(
         (
-            every(0.9, "slow-link@1+0.3:feeder-1|coordinator=9000", times=7),
-            every(0.9, "slow-link@1.1+0.3:feeder-2|coordinator=9000", times=7),
+            every(1.5, "slow-link@0.5+0.3:feeder-1|coordinator=5000", times=6),
+            every(1.5, "slow-link@1.25+0.3:feeder-2|coordinator=5000", times=6),
         )
     ),
 }
@@ -63,6 +64,10 @@ def plan_for(bug: TransactionBug, seed: int) -> ClusterPlan:
         plan,
         transaction_versions=(1,) if is_old else plan.transaction_versions,
         faults=parse_schedule(FAULTS[bug]),
+        # With one partition, all transactions have the same coordinator.
+        settings={**plan.settings, "transaction.state.log.num.partitions": "1"}
+        if is_old
+        else plan.settings,
         faulty_seconds=10.0,
         forms_under_faults=False,
     )

@@ -13,6 +13,7 @@ from riverrun.chaos.cluster_pool import ClusterPool
 from riverrun.chaos.runner import ScenarioRunner, ScenarioVerdict
 from riverrun.chaos.scenarios.catalog import choose
 from riverrun.chaos.scenarios.scenario import Scenario
+from tests.peers import find_jdk, find_kafka, need
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 SEED = 7
@@ -35,3 +36,7 @@ def test_promises_hold_in_every_scenario(scenario: Scenario, runner: ScenarioRun
     )
     assert result.verdict is ScenarioVerdict.HOLDS, problems
     assert result.figures()["acknowledged"] > 100
+    if result.missing_clients:
+        need(find_jdk)
+        need(find_kafka)
+    assert not result.missing_clients

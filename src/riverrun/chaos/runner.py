@@ -24,7 +24,9 @@ from riverrun.chaos.moves.leftovers import expect_nothing_left
 from riverrun.chaos.moves.mover import MovingAdministrator
 from riverrun.chaos.scenarios.arena import Arena, PromiseBroken
 from riverrun.chaos.scenarios.scenario import Scenario
+from riverrun.chaos.transactions.java_chain import java_command
 from riverrun.chaos.transactions.load import PARTITIONS, TransactionLoad
+from riverrun.cli.benchmark.peers import PeerUnavailable
 from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC
 
 WARM_UP_SECONDS = 1.0
@@ -72,6 +74,8 @@ class ScenarioResult:
     seed: int
     verdict: ScenarioVerdict = ScenarioVerdict.HOLDS
     problems: list[str] = field(default_factory=list)
+    missing_clients: list[str] = field(default_factory=list)
+    """Clients that took no part, with the reason."""
     findings: Findings = field(default_factory=Findings)
     operations: list[Operation] = field(default_factory=list)
     seconds: float = 0.0
@@ -138,7 +142,8 @@ class ScenarioRunner:
             return result
         self._runs += 1
         topic = f"{scenario.name}-{self._runs}"
-        arena = self._arena(scenario, seed, place, topic)
+        java = self._find_java(result) if scenario.has_transactions else None
+        arena = self._arena(scenario, seed, place, topic, java)
         self._run_faults(scenario, arena, result)
         result.operations = arena.history.operations()
         self._check(scenario, place, arena.workload, result)
@@ -157,7 +162,22 @@ class ScenarioRunner:
             self._pool.discard()
         return result
 
-    def _arena(self, scenario: Scenario, seed: int, place: RunningCluster, topic: str) -> Arena:
+    def _find_java(self, result: ScenarioResult) -> list[str] | None:
+        try:
+            return java_command()
+        except PeerUnavailable as error:
+            result.missing_clients.append(f"the Java client: {error}")
+            self._log(f"  MISSING PEER: {result.missing_clients[-1]}")
+            return None
+
+    def _arena(
+        self,
+        scenario: Scenario,
+        seed: int,
+        place: RunningCluster,
+        topic: str,
+        java: list[str] | None,
+    ) -> Arena:
         """The cluster with all clients of a scenario, which are not started yet."""
         history = History()
         load = Load(
@@ -169,7 +189,7 @@ class ScenarioRunner:
         workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
         transactions: TransactionLoad | None = None
         if scenario.has_transactions:
-            transactions = TransactionLoad(history, place.cluster.bootstrap, topic)
+            transactions = TransactionLoad(history, place.cluster.bootstrap, topic, java=java)
         mover: MovingAdministrator | None = None
         if scenario.has_moves:
             nodes, rng = list(place.cluster.nodes), random.Random(f"mover {seed}")

@@ -1,7 +1,7 @@
 """Faults under transactions: nothing is torn, lost or doubled, and none stays open.
 
-Clients of confluent-kafka, aiokafka and our own library write transactions over several partitions,
-and chains of consumer groups process them exactly once.
+Clients of confluent-kafka, aiokafka and our own library write transactions over several partitions.
+Chains of consumer groups, also of Apache Kafka's Java client, process them exactly once.
 """
 
 from __future__ import annotations

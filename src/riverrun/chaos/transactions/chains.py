@@ -47,7 +47,7 @@ Batch = dict[int, list[Row]]
 
 
 class ChainContext:
-    """A chain of one group from the inputs of a run to its outputs."""
+    """A chain of one group from the inputs of a run to its outputs; the group names it."""
 
     def __init__(self, feed: FeedContext, *, group: str, outputs: str, stop: threading.Event):
         self.feed, self.group, self.outputs, self.stop = feed, group, outputs, stop
@@ -82,8 +82,8 @@ class ConfluentChain:
     after the application has taken all events from its queue.
     """
 
-    def __init__(self, context: ChainContext, name: str) -> None:
-        self.name = name
+    def __init__(self, context: ChainContext) -> None:
+        self.name = context.group
         self._context = context
 
     def run(self) -> None:
@@ -176,8 +176,8 @@ class AioChain:
     """The only member of its group: aiokafka does not send its generation with the offsets, so
     only its transactional id fences it."""
 
-    def __init__(self, context: ChainContext, name: str) -> None:
-        self.name = name
+    def __init__(self, context: ChainContext) -> None:
+        self.name = context.group
         self._context = context
 
     async def run(self) -> None:

@@ -18,6 +18,7 @@ from riverrun.chaos.transactions.feeders import (
     FeedContext,
     OwnFeeder,
 )
+from riverrun.chaos.transactions.java_chain import JavaChain
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.fetcher import read_from
 from riverrun.client.offsets import committed_offsets
@@ -42,9 +43,14 @@ JOIN_SECONDS_MAX = 3 * CALL_SECONDS_MAX
 
 
 class TransactionLoad:
-    """``start``, ``finish``, ``check``."""
+    """``start``, ``finish``, ``check``.
 
-    def __init__(self, history: History, bootstrap: str, topic: str) -> None:
+    The Java clients take part if ``java`` tells how to start them.
+    """
+
+    def __init__(
+        self, history: History, bootstrap: str, topic: str, *, java: list[str] | None
+    ) -> None:
         self.inputs, self.outputs = f"{topic}-inputs", f"{topic}-outputs"
         self._history = history
         self._bootstrap = bootstrap
@@ -58,21 +64,21 @@ class TransactionLoad:
             now=history.now,
             stop=threading.Event(),
         )
-        self._groups = [f"{topic}-confluent-chain", f"{topic}-aiokafka-chain"]
-        confluent, aio = (
-            ChainContext(self.feed, group=group, outputs=self.outputs, stop=self._stop_chains)
-            for group in self._groups
-        )
         self._feeders: list[ConfluentFeeder | AioFeeder | OwnFeeder] = [
             ConfluentFeeder(self.feed, f"{topic}-confluent-feeder"),
             AioFeeder(self.feed, f"{topic}-aiokafka-feeder"),
             OwnFeeder(self.feed, f"{topic}-own-feeder"),
         ]
-        self._chains: list[ConfluentChain | AioChain] = [
-            ConfluentChain(confluent, self._groups[0]),
-            AioChain(aio, self._groups[1]),
+        self._chains: list[ConfluentChain | AioChain | JavaChain] = [
+            ConfluentChain(self._context(f"{topic}-confluent-chain")),
+            AioChain(self._context(f"{topic}-aiokafka-chain")),
         ]
+        if java is not None:
+            self._chains.append(JavaChain(self._context(f"{topic}-java-chain"), java))
         self._threads: dict[str, threading.Thread] = {}
+
+    def _context(self, group: str) -> ChainContext:
+        return ChainContext(self.feed, group=group, outputs=self.outputs, stop=self._stop_chains)
 
     @property
     def transactional_id(self) -> str:
@@ -159,7 +165,7 @@ class TransactionLoad:
                 logs[topic, index] = rows
         offsets: dict[GroupKey, int] = {}
         inputs = [_place(self.inputs, index) for index in range(PARTITIONS)]
-        for group in self._groups:
+        for group in (chain.name for chain in self._chains):
             committed = await committed_offsets(pool, group, inputs)
             for at in inputs:
                 offset = committed.get(at, 0)

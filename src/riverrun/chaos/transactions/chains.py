@@ -16,6 +16,7 @@ from riverrun.chaos.clients.consumers import QUICK, SESSION_MS
 from riverrun.chaos.transactions.feeders import (
     ABORT_PROBABILITY,
     CALL_SECONDS_MAX,
+    CLOSE_SECONDS_MAX,
     RECONNECT_SECONDS,
     REQUEST_MS,
     TRANSACTION_MS,
@@ -213,7 +214,7 @@ class AioChain:
                 await self._process(producer, consumer, rng)
             for closing in (consumer.stop(), producer.stop()):
                 with contextlib.suppress(AioError, TimeoutError, asyncio.CancelledError):
-                    async with asyncio.timeout(CALL_SECONDS_MAX):
+                    async with asyncio.timeout(CLOSE_SECONDS_MAX):
                         await closing
             await asyncio.sleep(RECONNECT_SECONDS)
 

@@ -36,6 +36,8 @@ RECORDS_MAX = 5
 TRANSACTION_MS = 15_000
 REQUEST_MS = 3000
 CALL_SECONDS_MAX = 20.0
+CLOSE_SECONDS_MAX = 5.0
+"""aiokafka flushes when it is stopped, and waits in vain if its last transaction has timed out."""
 PAUSE_SECONDS = 0.1
 RECONNECT_SECONDS = 0.2
 
@@ -148,7 +150,7 @@ class AioFeeder:
                         await self._transact(producer, rng)
                     await asyncio.sleep(rng.uniform(0, PAUSE_SECONDS))
             with contextlib.suppress(AioError, TimeoutError, asyncio.CancelledError):
-                async with asyncio.timeout(CALL_SECONDS_MAX):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
                     await producer.stop()
             await asyncio.sleep(RECONNECT_SECONDS)
 

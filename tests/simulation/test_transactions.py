@@ -78,6 +78,12 @@ def test_transactions_survive_moves_of_all_partitions() -> None:
     expect_no_failure(run_any(plan_with(5, faults, has_moves=True)))
 
 
+def test_compacted_transaction_log_is_moved() -> None:
+    """Its copies have gaps, so they are not compared batch by batch."""
+    plan = draw_cluster_plan(2, 4, has_transactions=True, has_moves=True)
+    expect_no_failure(run_any(dataclasses.replace(plan, faulty_seconds=3.0)))
+
+
 def test_torn_transaction_index_keeps_its_durable_entries() -> None:
     """Power is lost while a part of the index is not synced."""
     faults = parse_schedule("power-loss-at-operation@11.27+1.406:node-1=25")

@@ -114,7 +114,7 @@ class ClusterScenario:
             world,
             self.cluster,
             with_bit_rot=lambda: self._budget.with_bit_rot,
-            is_compacted=lambda topic: topic == OFFSETS_TOPIC,
+            is_compacted=lambda topic: topic in (OFFSETS_TOPIC, TRANSACTION_TOPIC),
         )
         self.cluster.metadata.on_change = self._new_replicas.changed
         self.workload.may_remove_voter = lambda: self._budget.is_repaired

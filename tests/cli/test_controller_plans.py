@@ -124,7 +124,7 @@ def test_reason_of_a_rollback_is_shown(four: Cluster, cluster_cli: Cli) -> None:
 def test_cancelled_plan_returns_its_moves(four: Cluster, cluster_cli: Cli) -> None:
     place(four, "undone", [[1, 2, 3]] * 2)
     four.produce("undone", ["x" * 10_000] * 300)
-    words = ("topics", "move", "undone", "--to", "4,2,3", "--yes", "--throttle", "100kB")
+    words = ("topics", "move", "undone", "--to", "4,2,3", "--yes", "--throttle", "10kB")
     with cluster_cli.started(*words) as moving:
         moving.notice("under way")
         refused = cluster_cli.result("topics", "move", "undone", "--to", "1,2,4", "--yes")

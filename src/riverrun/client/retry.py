@@ -62,13 +62,13 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
     tries_max: int = 10
     tries_max_unknown: int = 3
-    """For an unknown topic: it may be new, but more likely its name is wrong."""
+    """For an unknown name: it may be new, but more likely it is wrong."""
     total_s_max: float = 30.0
     backoff_s: float = 0.1
     backoff_s_max: float = 1.0
 
     def tries_max_after(self, failure: KafkaError | OSError) -> int:
-        if isinstance(failure, KafkaError) and failure.code in UNKNOWN:
+        if isinstance(failure, KafkaError) and failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return min(self.tries_max, self.tries_max_unknown)
         return self.tries_max
 

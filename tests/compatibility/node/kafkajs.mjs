@@ -1,9 +1,13 @@
-// KafkaJS against a server: node kafkajs.mjs BOOTSTRAP TOPIC; prints what it saw as JSON.
+// KafkaJS against a server: node kafkajs.mjs BOOTSTRAP TOPIC [LOGIN]; prints what it saw as JSON.
+// LOGIN is JSON with ca, user and password, for a server with TLS and SCRAM.
+import { readFileSync } from 'node:fs'
 import kafkajs from 'kafkajs'
 
 const { Kafka, CompressionTypes, logLevel } = kafkajs
-const [bootstrap, topic] = process.argv.slice(2)
-const kafka = new Kafka({ clientId: 'kafkajs', brokers: [bootstrap], logLevel: logLevel.ERROR })
+const [bootstrap, topic, login] = process.argv.slice(2)
+const { ca, user, password } = JSON.parse(login ?? '{}')
+const secure = ca ? { ssl: { ca: [readFileSync(ca, 'utf8')] }, sasl: { mechanism: 'scram-sha-512', username: user, password } } : {}
+const kafka = new Kafka({ clientId: 'kafkajs', brokers: [bootstrap], logLevel: logLevel.ERROR, ...secure })
 const seen = { errors: [] }
 
 const admin = kafka.admin()

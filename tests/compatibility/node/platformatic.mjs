@@ -1,8 +1,12 @@
-// @platformatic/kafka against a server: node platformatic.mjs BOOTSTRAP TOPIC; prints what it saw as JSON.
+// @platformatic/kafka against a server: node platformatic.mjs BOOTSTRAP TOPIC [LOGIN]; prints what it saw as JSON.
+// LOGIN is JSON with ca, user and password, for a server with TLS and SCRAM.
+import { readFileSync } from 'node:fs'
 import { Admin, Consumer, Producer, ProduceAcks, stringDeserializers, stringSerializers } from '@platformatic/kafka'
 
-const [bootstrap, topic] = process.argv.slice(2)
-const common = { clientId: 'platformatic', bootstrapBrokers: [bootstrap], retries: 5, retryDelay: 100 }
+const [bootstrap, topic, login] = process.argv.slice(2)
+const { ca, user, password } = JSON.parse(login ?? '{}')
+const secure = ca ? { tls: { ca: readFileSync(ca, 'utf8') }, sasl: { mechanism: 'SCRAM-SHA-512', username: user, password } } : {}
+const common = { clientId: 'platformatic', bootstrapBrokers: [bootstrap], retries: 5, retryDelay: 100, ...secure }
 const seen = {}
 
 const admin = new Admin(common)

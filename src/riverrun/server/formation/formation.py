@@ -53,6 +53,7 @@ from riverrun.server.formation.messages import decode_proposal, encode_report
 from riverrun.server.formation.promise import PROMISE, Promise, read_promise, write_promise
 from riverrun.server.formation.seed_client import SeedClient
 from riverrun.server.network.listener import Listener
+from riverrun.server.security.access import AccessControl
 from riverrun.server.security.node_security import NodeSecurity
 from riverrun.server.settings import Address as ListenerAddress
 from riverrun.server.settings import NodeSettings
@@ -331,6 +332,8 @@ class Formation:
                 ApiKey.DISCOVER_NODE: SimpleNamespace(handle=_discover_node),
                 ApiKey.FORM_CLUSTER: SimpleNamespace(handle=_form_cluster),
             },
+            # There are no rules yet, so only super users may take part.
+            access=AccessControl(self._settings.authorization, Image).check,
         )
         return Listener(
             router,
@@ -339,6 +342,10 @@ class Formation:
             metrics=metrics,
             guards=self._guards,
         )
+
+    def needs_login(self, listener: str) -> bool:
+        guard = self._guards.get(listener)
+        return guard is not None and guard.protocol.has_sasl
 
     def _report(self) -> NodeReport:
         promised = self._promise.proposal.cluster_id if self._promise is not None else None
@@ -421,12 +428,19 @@ class Formation:
 
 
 def _api_versions(
-    _: Formation, context: RequestContext, __: ApiVersionsRequest
+    formation: Formation, context: RequestContext, _: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Lists no other API: a client that connects too early closes the connection and retries."""
-    api = ALL_APIS[ApiKey.API_VERSIONS]
-    only = ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=(only,))
+    """Lists no other API than those of a login: a client that connects too early closes the
+    connection and retries.
+    """
+    keys = [ApiKey.API_VERSIONS]
+    if formation.needs_login(context.listener):
+        keys += [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
+    listed = tuple(
+        ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+        for api in map(ALL_APIS.__getitem__, keys)
+    )
+    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=listed)
 
 
 def _discover_node(

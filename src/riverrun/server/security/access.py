@@ -69,6 +69,8 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _ACTION,
     ApiKey.UPDATE_RAFT_VOTER: _ACTION,
     ApiKey.VERIFY_REPLICA: _ACTION,
+    ApiKey.FORM_CLUSTER: _ACTION,
+    ApiKey.DISCOVER_NODE: _DESCRIBE,
     ApiKey.APPEND_AUDIT: _ACTION,
     # Administration
     ApiKey.CREATE_ACLS: _ALTER,

@@ -11,6 +11,7 @@ from functools import partial
 from signal import SIGTERM
 from uuid import UUID
 
+from riverrun.client.security import ClientSecurity, client_security
 from riverrun.metadata.image import PartitionImage
 from riverrun.metadata.metadata_log import MetadataLog
 from riverrun.metadata.quorum import MetadataError
@@ -55,6 +56,7 @@ def node_settings(
     nodes: int,
     controllers: int,
     texts: Mapping[str, str],
+    listener: str = "PLAINTEXT",
     segment_bytes: int | None = None,
 ) -> NodeSettings:
     """The settings of one node. The first ``controllers`` nodes are controllers and brokers."""
@@ -63,7 +65,7 @@ def node_settings(
     given = {
         "node.id": str(number),
         "log.dirs": data_directory(name),
-        "listeners": f"PLAINTEXT://{name}:{CLIENT_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
+        "listeners": f"{listener}://{name}:{CLIENT_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
         "http.listener": "",
         "default.replication.factor": str(replicas),
         "offsets.topic.replication.factor": str(replicas),
@@ -91,8 +93,11 @@ class SimulatedCluster:
         settings: Sequence[NodeSettings],
         *,
         files: Callable[[Files], Files] = lambda files: files,
+        login: Mapping[str, str] | None = None,
     ) -> None:
+        """``login``: client settings of the administrator, if the cluster requires a login."""
         self._world = world
+        self.login = login or {}
         self._files = files
         self.supervisor = ProcessSupervisor(world)
         self.metadata = MetadataHistory(world)
@@ -117,6 +122,10 @@ class SimulatedCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{name}:{CLIENT_PORT}" for name in self.settings)
+
+    def security(self, environment: Environment) -> ClientSecurity | None:
+        """How the administrator's connections log in."""
+        return client_security(self.login, environment.randomness)
 
     @property
     def brokers(self) -> dict[str, Node]:

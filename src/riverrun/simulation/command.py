@@ -43,6 +43,9 @@ def simulate(
     transactions: bool = typer.Option(
         False, "--transactions", help="Use transactions, in a cluster of several nodes."
     ),
+    is_secure: bool = typer.Option(
+        False, "--secure", help="Use logins and access control, in a cluster of several nodes."
+    ),
     faults: str | None = typer.Option(
         None, "--faults", help="Inject these faults, in the format that a failure prints."
     ),
@@ -62,6 +65,7 @@ def simulate(
     riverrun simulate --nodes 3 --seeds 1..100
     riverrun simulate --nodes 4 --moves --seeds 1..100
     riverrun simulate --nodes 3 --transactions --seeds 1..100
+    riverrun simulate --nodes 3 --secure --seeds 1..100
     riverrun simulate --nodes 3 --transactions --flaw '?'
     """
     _fix_order()
@@ -76,19 +80,20 @@ def simulate(
         schedule = None if faults is None else parse_schedule(faults)
     except ValueError as error:
         raise typer.BadParameter(f"invalid fault schedule: {error}") from None
-    planted = None if bug is None else _bug_of(bug, nodes=nodes, has_transactions=transactions)
+    planted = _bug_of(bug, nodes=nodes, has_transactions=transactions, is_secure=is_secure)
     began = time.monotonic()
     done = 0
     simulated = 0.0
     shown = began
-    if transactions and nodes == 1:
-        raise typer.BadParameter("--transactions needs --nodes 2 or more")
+    if (transactions or is_secure) and nodes == 1:
+        raise typer.BadParameter("--transactions and --secure need --nodes 2 or more")
     draw = partial(
         draw_any,
         nodes=nodes,
         faults=schedule,
         has_moves=moves,
         has_transactions=transactions,
+        is_secure=is_secure,
         bug=planted,
     )
     run_one = partial(run_seed, draw=draw)
@@ -110,13 +115,19 @@ def simulate(
     typer.echo("all promises held")
 
 
-def _bug_of(name: str, *, nodes: int, has_transactions: bool) -> AnyBug:
+def _bug_of(
+    name: str | None, *, nodes: int, has_transactions: bool, is_secure: bool
+) -> AnyBug | None:
+    from riverrun.simulation.planted.access_bugs import AccessBug
     from riverrun.simulation.planted.cluster_bugs import ClusterBug
     from riverrun.simulation.planted.file_bugs import FileBug
     from riverrun.simulation.planted.transaction_bugs import TransactionBug
 
+    if name is None:
+        return None
     bugs: list[AnyBug] = [*FileBug] if nodes == 1 else [*ClusterBug]
     bugs += [*TransactionBug] if has_transactions else []
+    bugs += [*AccessBug] if is_secure else []
     try:
         return next(each for each in bugs if each.name == name.upper().replace("-", "_"))
     except StopIteration:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from riverrun.simulation.failures import LivenessViolation, SafetyViolation, SimulationFailure
 from riverrun.simulation.faults.schedule import Fault, write_schedule
 from riverrun.simulation.faults.shrinker import shrink
+from riverrun.simulation.planted.access_bugs import AccessBug
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
 from riverrun.simulation.planted.transaction_bugs import TransactionBug
@@ -46,6 +47,7 @@ class SimulationReport:
     nodes: int
     has_moves: bool
     has_transactions: bool
+    is_secure: bool
     verdict: SeedVerdict
     message: str
     fingerprint: str
@@ -59,7 +61,7 @@ class SimulationReport:
     story: tuple[str, ...]
 
 
-AnyBug = FileBug | ClusterBug | TransactionBug
+AnyBug = FileBug | ClusterBug | TransactionBug | AccessBug
 
 
 def draw_any(
@@ -69,6 +71,7 @@ def draw_any(
     faults: Sequence[Fault] | None = None,
     has_moves: bool = False,
     has_transactions: bool = False,
+    is_secure: bool = False,
     bug: AnyBug | None = None,
 ) -> AnyPlan:
     """Draw the plan of a seed; ``faults`` replaces its schedule."""
@@ -79,7 +82,12 @@ def draw_any(
     else:
         assert not isinstance(bug, FileBug), f"{bug} is a bug of a single node"
         plan = draw_cluster_plan(
-            seed, nodes, has_moves=has_moves, has_transactions=has_transactions, bug=bug
+            seed,
+            nodes,
+            has_moves=has_moves,
+            has_transactions=has_transactions,
+            is_secure=is_secure,
+            bug=bug,
         )
     if faults is not None:
         plan = dataclasses.replace(plan, faults=tuple(faults))
@@ -104,6 +112,7 @@ def describe(outcome: RunOutcome) -> SimulationReport:
         nodes=1 if isinstance(outcome.plan, NodePlan) else outcome.plan.nodes,
         has_moves=isinstance(plan, ClusterPlan) and plan.has_moves,
         has_transactions=isinstance(plan, ClusterPlan) and plan.has_transactions,
+        is_secure=isinstance(plan, ClusterPlan) and plan.is_secure,
         verdict=verdict_of(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
         fingerprint=outcome.fingerprint,
@@ -158,5 +167,6 @@ def describe_failure(
     which = f"--seed {report.seed}" + (f" --nodes {report.nodes}" if report.nodes > 1 else "")
     which += " --moves" if report.has_moves else ""
     which += " --transactions" if report.has_transactions else ""
+    which += " --secure" if report.is_secure else ""
     lines += ["", f"To repeat: riverrun simulate {which} --faults '{written}' --story"]
     return lines

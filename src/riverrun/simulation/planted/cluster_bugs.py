@@ -26,6 +26,7 @@ from riverrun.replication.follower.followed_partition import FollowedPartition
 from riverrun.replication.follower.plan import FetchPlan
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
+from riverrun.simulation.planted.access_bugs import AccessBug, access_with
 from riverrun.simulation.planted.transaction_bugs import TransactionBug, transactions_with
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
@@ -50,13 +51,18 @@ class ClusterBug(Enum):
 
 
 @contextmanager
-def planted(bug: ClusterBug | TransactionBug | None) -> Iterator[None]:
+def planted(bug: ClusterBug | TransactionBug | AccessBug | None) -> Iterator[None]:
     """Plant a bug for the duration of a run; a process runs one world at a time."""
     with ExitStack() as stack:
-        chosen = transactions_with(bug) if isinstance(bug, TransactionBug) else _replacements(bug)
-        for owner, name, replacement in chosen:
+        for owner, name, replacement in _chosen(bug):
             stack.enter_context(_replaced(owner, name, replacement))
         yield
+
+
+def _chosen(bug: ClusterBug | TransactionBug | AccessBug | None) -> list[tuple[Any, str, Any]]:
+    if isinstance(bug, TransactionBug):
+        return transactions_with(bug)
+    return access_with(bug) if isinstance(bug, AccessBug) else _replacements(bug)
 
 
 @contextmanager

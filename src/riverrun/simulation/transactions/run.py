@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
+from riverrun.client.security import ClientSecurity
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.simulation.world import Environment, World
 from riverrun.testing.transaction_history import PartitionKey, TransactionHistory
@@ -33,6 +35,7 @@ class TransactionRun:
     replicas: int
     versions: tuple[int, ...]
     """A producer draws the newest transaction version that it uses."""
+    security: Callable[[Environment], ClientSecurity | None]
     is_feeding: bool = True
     is_chaining: bool = True
     has_twin: bool = True
@@ -63,6 +66,7 @@ class TransactionRun:
             connect_timeout_s=1.0,
             retry=RetryPolicy(tries_max=20, total_s_max=8.0, backoff_s=0.05, backoff_s_max=0.5),
             randomness=environment.randomness,
+            security=self.security(environment),
         )
 
 

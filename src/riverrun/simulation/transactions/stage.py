@@ -43,7 +43,11 @@ class TransactionStage:
         self._world = world
         self._cluster = cluster
         self.run = TransactionRun(
-            world=world, bootstrap=cluster.bootstrap, replicas=replicas, versions=versions
+            world=world,
+            bootstrap=cluster.bootstrap,
+            replicas=replicas,
+            versions=versions,
+            security=cluster.security,
         )
         self._audit = TransactionAudit(self.run)
         supervisor = cluster.supervisor

@@ -14,6 +14,8 @@ from functools import partial
 
 from riverrun.metadata.image import NO_LEADER
 from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC
+from riverrun.simulation.access.stage import AccessStage
+from riverrun.simulation.access.users import ADMIN_USER, LISTENER, login_as
 from riverrun.simulation.checks.client_checker import ClientChecker
 from riverrun.simulation.checks.new_replicas import NewReplicaChecker
 from riverrun.simulation.cluster import SimulatedCluster, data_directory, node_name, node_settings
@@ -80,23 +82,29 @@ def run_cluster(plan: ClusterPlan) -> RunOutcome:
         )
 
 
+def _build_cluster(world: World, plan: ClusterPlan) -> SimulatedCluster:
+    settings = [
+        node_settings(
+            number,
+            nodes=plan.nodes,
+            controllers=plan.controllers,
+            texts=plan.node_settings,
+            listener=LISTENER if plan.is_secure else "PLAINTEXT",
+            segment_bytes=plan.segment_bytes,
+        )
+        for number in range(1, plan.nodes + 1)
+    ]
+    login = login_as(ADMIN_USER) if plan.is_secure else None
+    return SimulatedCluster(world, settings, login=login)
+
+
 class ClusterScenario:
     """One run of a plan."""
 
     def __init__(self, world: World, plan: ClusterPlan) -> None:
         self._world = world
         self._plan = plan
-        settings = [
-            node_settings(
-                number,
-                nodes=plan.nodes,
-                controllers=plan.controllers,
-                texts=plan.node_settings,
-                segment_bytes=plan.segment_bytes,
-            )
-            for number in range(1, plan.nodes + 1)
-        ]
-        self.cluster = SimulatedCluster(world, settings)
+        self.cluster = _build_cluster(world, plan)
         self.checker = ClientChecker(is_synced_before_ack=plan.is_synced_before_ack)
         self.workload = ClusterWorkload(
             world,
@@ -136,6 +144,7 @@ class ClusterScenario:
         if plan.has_moves:
             self.cluster.metadata.has_plans_only = True
             supervisor.add(MOVER, self.mover.run)
+        self.access = AccessStage(world, self.cluster) if plan.is_secure else None
         self.transactions: TransactionStage | None = None
         if plan.has_transactions:
             self.transactions = TransactionStage(
@@ -188,6 +197,8 @@ class ClusterScenario:
         world, calm = self._world, self._world.now
         if self.transactions is not None:
             self.transactions.expect_progress(self._until)
+        if self.access is not None:
+            self.access.expect_progress(self._until)
         names = [producer.name for producer in self._plan.producers]
         last_ack = self.workload.last_ack
         self._until(
@@ -207,9 +218,11 @@ class ClusterScenario:
         )
         for name in names:
             self.cluster.supervisor.remove(name)
+        is_lossless = self.checker.is_synced_before_ack or self.checker.era == 0
         if self.transactions is not None:
-            is_lossless = self.checker.is_synced_before_ack or self.checker.era == 0
             self.transactions.expect_atomic(self._until, is_checked=is_lossless)
+        if self.access is not None:
+            self.access.expect_guarded(self._until, is_checked=is_lossless)
 
     def _expect_everything_read(self) -> None:
         world, supervisor = self._world, self.cluster.supervisor

@@ -65,6 +65,7 @@ class ClusterWorkload(Workload):
             topic=topic,
             partitions=partitions,
             replicas=replicas,
+            login=cluster.login,
         )
         self._cluster = cluster
         self._metadata = cluster.metadata
@@ -81,7 +82,7 @@ class ClusterWorkload(Workload):
         sides: list[str] = []
         while True:
             admin = AIOKafkaAdminClient(
-                bootstrap_servers=self._bootstrap, request_timeout_ms=4000, retry_backoff_ms=50
+                **self._address, request_timeout_ms=4000, retry_backoff_ms=50
             )
             try:
                 await admin.start()
@@ -162,6 +163,7 @@ class ClusterWorkload(Workload):
             request_timeout_s=4.0,
             retry=RetryPolicy(total_s_max=4.0),
             randomness=environment.randomness,
+            security=self._cluster.security(environment),
         )
 
     async def _elect_preferred(self, environment: Environment) -> None:

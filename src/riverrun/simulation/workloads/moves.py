@@ -60,6 +60,7 @@ class PartitionMover:
                 request_timeout_s=4.0,
                 retry=RetryPolicy(total_s_max=4.0),
                 randomness=environment.randomness,
+                security=self._cluster.security(environment),
             ) as pool:
                 try:
                     while True:

@@ -7,6 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from riverrun.simulation.access.stage import ACCESS_CLIENTS
+from riverrun.simulation.access.users import secure_settings
 from riverrun.simulation.cluster import REPLICAS_MAX, node_name
 from riverrun.simulation.failures import SimulationFailure
 from riverrun.simulation.faults.schedule import (
@@ -18,6 +20,7 @@ from riverrun.simulation.faults.schedule import (
     draw_cluster_faults,
     draw_faults,
 )
+from riverrun.simulation.planted.access_bugs import AccessBug
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
 from riverrun.simulation.planted.transaction_bugs import TransactionBug
@@ -139,11 +142,13 @@ class ClusterPlan:
     """Whether clients also use transactions."""
     transaction_versions: tuple[int, ...] = (1, 2)
     """The newest transaction version of a transactional client, one of these."""
+    is_secure: bool = False
+    """Whether clients and nodes log in, and users have rights."""
     plan_share: float = 0.0
     """The share of plans, which the controller runs, among the requests to move partitions."""
     balance_mode: str | None = None
     """Whether the controller makes plans by itself, within seconds."""
-    bug: ClusterBug | TransactionBug | None = None
+    bug: ClusterBug | TransactionBug | AccessBug | None = None
 
     @property
     def is_synced_before_ack(self) -> bool:
@@ -151,9 +156,11 @@ class ClusterPlan:
 
     @property
     def node_settings(self) -> Mapping[str, str]:
+        secured = secure_settings() if self.is_secure else {}
         if self.balance_mode is None:
-            return self.settings
-        return {**self.settings, **BALANCE_SETTINGS, "balance.mode": self.balance_mode}
+            return {**self.settings, **secured}
+        balancing = {**BALANCE_SETTINGS, "balance.mode": self.balance_mode}
+        return {**self.settings, **secured, **balancing}
 
     @property
     def node_names(self) -> list[str]:
@@ -167,6 +174,7 @@ class ClusterPlan:
     def clients(self) -> list[str]:
         more = [MOVER] if self.has_moves else []
         more += TRANSACTIONAL_CLIENTS if self.has_transactions else ()
+        more += ACCESS_CLIENTS if self.is_secure else ()
         return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR, *more]
 
 
@@ -176,7 +184,8 @@ def draw_cluster_plan(
     *,
     has_moves: bool = False,
     has_transactions: bool = False,
-    bug: ClusterBug | TransactionBug | None = None,
+    is_secure: bool = False,
+    bug: ClusterBug | TransactionBug | AccessBug | None = None,
 ) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")
@@ -200,6 +209,7 @@ def draw_cluster_plan(
         forms_under_faults=rng.random() < 0.15,
         has_moves=has_moves,
         has_transactions=has_transactions,
+        is_secure=is_secure,
         plan_share=plan_share,
         balance_mode=balance_mode,
         bug=bug,

@@ -7,7 +7,7 @@ after an error. A client process that ends is restarted by the scenario.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -16,6 +16,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.commit import OffsetFetchRequest
 
+from riverrun.client.library_settings import aiokafka_settings
 from riverrun.simulation.checks.client_checker import ClientChecker, PartitionKey, Sent
 from riverrun.simulation.failures import SafetyViolation
 from riverrun.simulation.workloads.plans import ProducerPlan
@@ -41,10 +42,12 @@ class Workload:
         topic: str,
         partitions: int,
         replicas: int = 1,
+        login: Mapping[str, str] | None = None,
     ) -> None:
         self._world = world
         self._checker = checker
         self._bootstrap = bootstrap
+        self._address = {"bootstrap_servers": bootstrap, **aiokafka_settings(login or {})}
         self._replicas = replicas
         self.topic = topic
         self.partitions = [(topic, index) for index in range(partitions)]
@@ -66,7 +69,7 @@ class Workload:
             life += 1
             writer = f"{plan.name}.{environment.loop.host.starts}.{life}"
             producer = AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap,
+                **self._address,
                 client_id=plan.name,
                 enable_idempotence=plan.is_idempotent,
                 acks=plan.acks,
@@ -136,7 +139,7 @@ class Workload:
         while True:
             follower = _PositionChecker(self._checker)
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._bootstrap,
+                **self._address,
                 client_id=environment.name,
                 group_id=GROUP,
                 enable_auto_commit=False,
@@ -215,7 +218,7 @@ class Workload:
         number = 0
         while True:
             admin = AIOKafkaAdminClient(
-                bootstrap_servers=self._bootstrap, request_timeout_ms=3000, retry_backoff_ms=50
+                **self._address, request_timeout_ms=3000, retry_backoff_ms=50
             )
             try:
                 await admin.start()
@@ -286,7 +289,7 @@ class Workload:
         for partition in self.partitions:
             self._checker.check_log(partition, await self._read_all(partition), self._world.now)
         await self.check_committed()
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=3000)
+        admin = AIOKafkaAdminClient(**self._address, request_timeout_ms=3000)
         try:
             await admin.start()
             self._checker.check_topics(await admin.list_topics())
@@ -295,7 +298,7 @@ class Workload:
 
     async def _read_all(self, partition: PartitionKey) -> list[tuple[int, bytes]]:
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap,
+            **self._address,
             client_id="auditor",
             enable_auto_commit=False,
             auto_offset_reset="none",
@@ -323,9 +326,7 @@ class Workload:
         Use the low-level client, because aiokafka's consumer treats a top-level error, such as a
         loading coordinator, as "no offset".
         """
-        client = AIOKafkaClient(
-            bootstrap_servers=self._bootstrap, client_id="auditor", request_timeout_ms=4000
-        )
+        client = AIOKafkaClient(**self._address, client_id="auditor", request_timeout_ms=4000)
         try:
             await client.bootstrap()
             node = await client.coordinator_lookup(CoordinationType.GROUP, GROUP)

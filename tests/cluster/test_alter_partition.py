@@ -48,7 +48,11 @@ def proposal(
 
 
 def ask(
-    image: Image, *proposals: PartitionData, leader: int = 1, epoch: int | None = None
+    image: Image,
+    *proposals: PartitionData,
+    leader: int = 1,
+    epoch: int | None = None,
+    departing: tuple[int, ...] = (),
 ) -> Decision[AlterPartitionResponse]:
     if epoch is None:
         epoch = image.brokers[NodeId(leader)].epoch
@@ -57,7 +61,8 @@ def ask(
         broker_epoch=epoch,
         topics=(TopicData(topic_id=TOPIC, partitions=proposals),),
     )
-    return alter_partition(CONFIGS, image, request)
+    nodes = [NodeId(node) for node in departing]
+    return alter_partition(CONFIGS, image, request, departing=nodes)
 
 
 def responses(decision: Decision[AlterPartitionResponse]) -> list[Result]:
@@ -130,6 +135,19 @@ def test_only_the_leader_may_propose() -> None:
 def test_fenced_replica_may_not_join_the_isr() -> None:
     image = cluster(P(1, (1, 2)), fenced=(3,))
     assert code(image, proposal(image, (1, 2, 3))) is ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_replica_of_a_broker_that_departs_may_not_join_the_isr_again() -> None:
+    image = cluster(P(1, (1, 2)))
+    decision = ask(image, proposal(image, (1, 2, 3)), departing=(3,))
+    assert [one.error_code for one in responses(decision)] == [ErrorCode.INELIGIBLE_REPLICA]
+    assert not decision.records
+
+
+def test_isr_changes_while_one_of_its_brokers_departs() -> None:
+    image = cluster(P(1, (1, 2, 3)))
+    decision = ask(image, proposal(image, (1, 3)), departing=(3,))
+    assert [one.isr for one in responses(decision)] == [(1, 3)]
 
 
 def test_replica_in_controlled_shutdown_may_not_join_the_isr() -> None:

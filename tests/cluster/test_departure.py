@@ -97,6 +97,19 @@ def test_replica_that_joins_meanwhile_leaves_before_its_broker_is_fenced() -> No
     scene.play(story)
 
 
+def test_departing_broker_is_known_until_it_is_fenced() -> None:
+    scene = large()
+
+    async def story() -> None:
+        del scene.alive[TWO]
+        await first_step(scene)
+        assert list(scene.controller.departing) == [TWO]
+        await time_until(lambda: scene.is_fenced(TWO))
+        assert not scene.controller.departing
+
+    scene.play(story)
+
+
 def test_incarnation_that_registers_meanwhile_is_not_fenced() -> None:
     scene = large()
 

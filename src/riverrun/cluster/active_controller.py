@@ -151,7 +151,7 @@ class ActiveController:
         self._tasks: asyncio.TaskGroup | None = None
         self._is_activated = self._is_activation_due = False
         self._last_leader: NodeId | None = None
-        self._departing: dict[NodeId, None] = {}
+        self.departing: dict[NodeId, None] = {}
         """Brokers that leave their in-sync sets in steps."""
         self._balance_at = self._unclean_at = self._hand_over_at = 0.0
 
@@ -245,7 +245,7 @@ class ActiveController:
 
         def decide(image: Image) -> Decision[BrokerHeartbeatResponse]:
             node = NodeId(request.broker_id)
-            may_leave = node not in self._departing and self.sessions.may_leave(image, node)
+            may_leave = node not in self.departing and self.sessions.may_leave(image, node)
             decision = heartbeat(self._configs, image, request, may_leave=may_leave)
             session = self.sessions.touched(
                 node,
@@ -336,7 +336,7 @@ class ActiveController:
         expired = [
             node
             for node in self.sessions.expired(metadata.newest, now)
-            if node not in self._departing
+            if node not in self.departing
         ]
         if expired:
             log.warning("broker sessions expired", brokers=expired)
@@ -385,9 +385,9 @@ class ActiveController:
     ) -> None:
         """Let brokers leave their in-sync sets in steps, unless they are leaving already."""
         brokers = self._metadata.newest.brokers
-        epochs = {node: brokers[node].epoch for node in nodes if node not in self._departing}
+        epochs = {node: brokers[node].epoch for node in nodes if node not in self.departing}
         if epochs and self._tasks is not None:
-            self._departing.update(dict.fromkeys(epochs))
+            self.departing.update(dict.fromkeys(epochs))
             self._tasks.create_task(self._run_departure(epochs, then))
 
     async def _run_departure(
@@ -406,7 +406,7 @@ class ActiveController:
                 then(nodes)
         finally:
             for node in epochs:
-                del self._departing[node]
+                del self.departing[node]
 
     def _depart_step(self, departure: Departure, image: Image) -> Decision[None]:
         return Decision(records=tuple(departure.step(self._configs, image)), response=None)

@@ -7,6 +7,7 @@ may have restarted without records that it acknowledged.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -40,11 +41,16 @@ UNKNOWN_EPOCH: Final = -1
 
 
 def alter_partition(
-    configs: Configs, image: Image, request: messages.AlterPartitionRequest
+    configs: Configs,
+    image: Image,
+    request: messages.AlterPartitionRequest,
+    *,
+    departing: Collection[NodeId] = (),
 ) -> Decision[AlterPartitionResponse]:
-    """Decide the proposals of one leader."""
+    """Decide the proposals of one leader. ``departing`` brokers leave the in-sync sets in steps.
+    They are not fenced yet, but must not join again those that they have left."""
     check_epoch(image, request.broker_id, request.broker_epoch)
-    alteration = _Alteration(configs, image, NodeId(request.broker_id))
+    alteration = _Alteration(configs, image, NodeId(request.broker_id), departing)
     topics = tuple(
         TopicData(
             topic_id=wanted.topic_id,
@@ -63,11 +69,14 @@ def alter_partition(
 class _Alteration:
     """One request. A partition named twice is decided against the result of its first change."""
 
-    def __init__(self, configs: Configs, image: Image, leader: NodeId) -> None:
+    def __init__(
+        self, configs: Configs, image: Image, leader: NodeId, departing: Collection[NodeId]
+    ) -> None:
         self.records: list[PartitionChangeRecord] = []
         self._configs = configs
         self._image = image
         self._leader = leader
+        self._departing = departing
         self._candidates = LeaderCandidates(image)
         self._changed: dict[tuple[UUID, int], PartitionImage] = {}
 
@@ -147,6 +156,8 @@ class _Alteration:
     def _is_eligible(self, partition: PartitionImage, node: int, epoch: int) -> bool:
         broker = self._image.brokers.get(NodeId(node))
         if broker is None or broker.is_fenced or broker.in_controlled_shutdown:
+            return False
+        if node in self._departing and node not in partition.isr:
             return False
         directory = partition.directories[partition.replicas.index(NodeId(node))]
         if directory == DIRECTORY_LOST and node not in partition.isr:

@@ -17,6 +17,10 @@ from riverrun.wire.messages.alter_partition_response import AlterPartitionRespon
 def handle(
     services: NodeServices, context: RequestContext, request: AlterPartitionRequest
 ) -> Awaitable[AlterPartitionResponse]:
-    return services.controller.submit(
-        lambda image: alter_partition(services.configs, image, request), is_urgent=True
+    controller = services.controller
+    return controller.submit(
+        lambda image: alter_partition(
+            services.configs, image, request, departing=controller.departing
+        ),
+        is_urgent=True,
     )

@@ -97,6 +97,9 @@ BEHAVIOUR = """\
   replace one of three nodes on the same directory, and back. Other mixtures are not tested.
 
 ## How requests are handled
+- Secure clusters have one more internal topic, `__riverrun_audit`. Requests of clients to write, change
+  or delete it get TOPIC_AUTHORIZATION_FAILED, also those of super users.
+- A client of a listener with SASL must log in within `socket.login.timeout.ms`.
 - Everything advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised,
   because older librdkafka disables compression without them (KAFKA-18659), but they get
   UNSUPPORTED_VERSION.

@@ -58,7 +58,7 @@ from riverrun.server.security.node_security import NodeSecurity
 from riverrun.server.settings import Address as ListenerAddress
 from riverrun.server.settings import NodeSettings
 from riverrun.storage.directory import LogDirectory
-from riverrun.wire.apis import ALL_APIS, PRIVATE_APIS, ApiKey
+from riverrun.wire.apis import ALL_APIS, KNOWN_APIS, ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
@@ -321,17 +321,17 @@ class Formation:
 
     def _build_listener(self) -> Listener:
         metrics = Metrics()
-        key = ApiKey.API_VERSIONS
+        modules = {
+            ApiKey.API_VERSIONS: SimpleNamespace(handle=_api_versions),
+            ApiKey.DISCOVER_NODE: SimpleNamespace(handle=_discover_node),
+            ApiKey.FORM_CLUSTER: SimpleNamespace(handle=_form_cluster),
+        }
         router = Router(
             self,
             metrics=metrics,
             clock=self._clock,
-            apis={key: ALL_APIS[key], **PRIVATE_APIS},
-            modules={
-                key: SimpleNamespace(handle=_api_versions),
-                ApiKey.DISCOVER_NODE: SimpleNamespace(handle=_discover_node),
-                ApiKey.FORM_CLUSTER: SimpleNamespace(handle=_form_cluster),
-            },
+            apis={key: KNOWN_APIS[key] for key in modules},
+            modules=modules,
             # There are no rules yet, so only super users may take part.
             access=AccessControl(self._settings.authorization, Image).check,
         )

@@ -77,6 +77,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_unsent_bytes",
         "_view",
         "_was_full",
+        "awaits_login",
         "frames",
         "is_closed",
         "peer",
@@ -95,6 +96,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._is_encrypted = guard.protocol.has_tls
             if guard.protocol.has_sasl:
                 self._request_bytes_max = guard.sasl.receive_size_max
+        self.awaits_login = guard is not None and guard.protocol.has_sasl
         self.peer = Peer("", listener_name, connection_id)
         self._transport: asyncio.Transport | None = None
         self._buffer: bytearray | None = None
@@ -192,6 +194,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def logged_in(self, principal: Principal) -> None:
         self.peer = self.peer._replace(principal=principal)
         self._request_bytes_max = self._listener.settings.request_bytes_max
+        self.awaits_login = False
 
     def login_failed(self, response: bytes) -> None:
         """Read no more. Respond and close after a delay, which slows down guessing."""

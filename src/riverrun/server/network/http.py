@@ -88,11 +88,13 @@ class HttpServer:
                     b"try /health/live, /health/ready or /metrics\n",
                 )
 
-    def opened(self, connection: _HttpConnection) -> bool:
+    def opened(self, connection: _HttpConnection) -> None:
+        """Admit a connection. If there are too many, the oldest one must go: it is slow."""
         if len(self._open) >= CONNECTIONS_MAX:
-            return False
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.abort()
         self._open[connection] = None
-        return True
 
     def closed(self, connection: _HttpConnection) -> None:
         self._open.pop(connection, None)
@@ -108,12 +110,12 @@ class _HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop has a type of its own
-        if not self._server.opened(self):
-            self._transport.abort()
-            return
+        self._server.opened(self)
         self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, self.abort)
 
     def data_received(self, data: bytes) -> None:
+        if self._scrape is not None:
+            return  # the rest of the request has no meaning
         self._received += data
         if self._received[0] < FIRST_BYTE_MIN:
             self._send("GET", (400, "text/plain", b"this port serves HTTP, not Kafka clients\n"))
@@ -128,9 +130,8 @@ class _HttpConnection(asyncio.Protocol):
             self._send("GET", (400, "text/plain", b"not an HTTP/1 request\n"))
             return
         if words[1].partition("?")[0] == METRICS:
-            if self._scrape is None:
-                loop = asyncio.get_running_loop()
-                self._scrape = loop.create_task(self._send_metrics(words[0]))
+            loop = asyncio.get_running_loop()
+            self._scrape = loop.create_task(self._send_metrics(words[0]))
         else:
             self._send(words[0], self._server.respond(words[0], words[1]))
 

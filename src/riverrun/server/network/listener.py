@@ -39,6 +39,7 @@ class ConnectionActivity(Struct):
     frames: int
     active_at: float
     frame_began_at: float
+    began_at: float
     closed_at: float | None = None
 
 
@@ -234,7 +235,7 @@ class Listener:
             self._delayed.value += 1
         self._per_listener[name] = self._per_listener.get(name, 0) + 1
         self._connections[connection.peer.connection_id] = connection
-        self._activity[connection.peer.connection_id] = ConnectionActivity(0, 0, now, now)
+        self._activity[connection.peer.connection_id] = ConnectionActivity(0, 0, now, now, now)
         self._per_host[host] = from_host + 1
         self._accepted.value += 1
         return True
@@ -297,6 +298,10 @@ class Listener:
                 last.closed_at = now
             elif now - last.closed_at >= LINGER_SECONDS:
                 connection.abort()
+            return
+        if connection.awaits_login and now - last.began_at >= self.settings.login_ms_max / 1000:
+            self.refused(connection.peer, Refused("slow_login", "no login in time"))
+            connection.close()
             return
         if connection.in_flight or connection.is_muted:
             last.active_at = last.frame_began_at = now

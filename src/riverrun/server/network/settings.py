@@ -128,6 +128,14 @@ class NetworkSettings(Settings):
         at_least=SECOND_MS,
         doc="The time in which a request must arrive completely, from its first byte on.",
     )
+    login_ms_max: int = setting(
+        MINUTE_MS,
+        name="socket.login.timeout.ms",
+        kind=SettingKind.LONG,
+        at_least=SECOND_MS,
+        doc="The time in which a client of a listener with SASL must log in. Kafka has no such"
+        " limit.",
+    )
     retained_bytes_max: int = setting(
         64 * MiB,
         name="socket.buffers.retained.max.bytes",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.raft.messages import FetchRequest, FetchResponse
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.quorum.requests import check_cluster, fetch_from, receive
 from riverrun.server.quorum.responses import fetch_to
@@ -27,6 +28,7 @@ def handle_frame(
     version = context.api_version
     call = parse_fetch(buffer, at, version)
     try:
+        services.access.require_cluster(context, AclOperation.CLUSTER_ACTION)
         check_cluster(services, call.cluster_id)
         request = fetch_from(call)
     except KafkaError as error:

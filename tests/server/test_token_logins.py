@@ -10,7 +10,7 @@ from riverrun.metadata.schema.delegation_token_record import DelegationTokenReco
 from riverrun.metadata.schema.remove_delegation_token_record import RemoveDelegationTokenRecord
 from riverrun.security.delegation_tokens import token_hmac, token_password
 from riverrun.security.mechanisms import SaslMechanism
-from riverrun.security.principal import Principal
+from riverrun.security.principal import NODE, Principal
 from riverrun.security.scram import ScramClient, ScramMechanism
 from riverrun.server.security import token_logins
 from riverrun.server.security.logins import ListenerLogins
@@ -70,6 +70,12 @@ def test_a_token_logs_in_its_owner_until_it_expires(mechanism: ScramMechanism) -
         step = listener.log_in(mechanism)
         assert step.principal == Principal("User", "ann", is_token=True)
         assert step.expires_at == EXPIRY_MS / 1000
+
+
+def test_a_token_of_a_node_logs_nobody_in() -> None:
+    listener = TokenListener(record(owner=str(NODE)))
+    with pytest.raises(LoginFailed):
+        listener.log_in()
 
 
 def test_the_secret_is_what_kafka_derives() -> None:

@@ -14,8 +14,8 @@ from riverrun.metadata.schema.delegation_token_record import DelegationTokenReco
 from riverrun.metadata.snapshot import records_of
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.settings import DAY_MS
-from riverrun.security.acls import AclOperation, AclPermission, PatternType, ResourceType
-from riverrun.security.principal import ANONYMOUS, Principal
+from riverrun.security.acls import WILDCARD, AclOperation, AclPermission, PatternType, ResourceType
+from riverrun.security.principal import ANONYMOUS, NODE, Principal
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.forwarding import encode_principal
 from riverrun.server.dispatch.router import failure_of
@@ -194,6 +194,17 @@ def test_a_token_for_another_user_needs_a_right() -> None:
 def test_renewers_must_be_users() -> None:
     refused = TokenNode().create(renewers=(renewer(Principal("Group", "admins")),))
     assert refused.error_code is ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
+@pytest.mark.parametrize("kind", [NODE.kind, "Group", ""])
+def test_owners_must_be_users(kind: str) -> None:
+    """A node may do everything, so a token of one would be worth more than any right."""
+    node = TokenNode()
+    node.allow(ANN, AclOperation.CREATE_TOKENS, ResourceType.USER, WILDCARD)
+    refused = node.create(owner_principal_type=kind, owner_principal_name=NODE.name)
+    assert refused.error_code is ErrorCode.INVALID_PRINCIPAL_TYPE
+    assert (refused.token_id, refused.hmac) == ("", b"")
+    assert node.seen_by(ANN) == []
 
 
 @pytest.mark.parametrize("principal", [ANONYMOUS, Principal("User", "ann", is_token=True)])

@@ -51,11 +51,12 @@ def token_owner(request: CreateDelegationTokenRequest, requester: Principal) -> 
     return Principal(request.owner_principal_type or "", request.owner_principal_name)
 
 
-def check_renewers(request: CreateDelegationTokenRequest) -> None:
-    """Raises INVALID_PRINCIPAL_TYPE."""
-    for renewer in request.renewers:
-        if renewer.principal_type != USER:
-            raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
+def check_principals(owner: Principal, request: CreateDelegationTokenRequest) -> None:
+    """Only users own and renew tokens. A token of another kind of principal would let its holder
+    log in as a node. Raises INVALID_PRINCIPAL_TYPE."""
+    kinds = (owner.kind, *(renewer.principal_type for renewer in request.renewers))
+    if any(kind != USER for kind in kinds):
+        raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE)
 
 
 def tokens_of(image: Image) -> Iterator[DelegationTokenRecord]:
@@ -82,11 +83,11 @@ def create_token(
 ) -> Decision[CreateDelegationTokenResponse]:
     """Raises ``KafkaError``."""
     _check_enabled(settings)
-    check_renewers(request)
+    owner = token_owner(request, requester)
+    check_principals(owner, request)
     lifetime_ms = settings.lifetime_ms_max
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
-    owner = token_owner(request, requester)
     token = DelegationTokenRecord(
         owner=str(owner),
         requester=str(requester),

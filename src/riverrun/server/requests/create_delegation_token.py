@@ -3,14 +3,14 @@
 Decided by ``cluster/security/delegation_tokens.py``. Behaviour:
 
 * A user may always create tokens for itself. For another owner it needs the right CreateTokens on
-  that user (version 3, KIP-373).
+  that user (version 3, KIP-373). Owners and renewers are of the kind User.
 * A failed response names owner and requester too. Its times are -1, or 0 if there are no tokens
   at all.
 """
 
 from __future__ import annotations
 
-from riverrun.cluster.security.delegation_tokens import check_renewers, create_token, token_owner
+from riverrun.cluster.security.delegation_tokens import check_principals, create_token, token_owner
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.security.principal import ANONYMOUS, Principal
@@ -34,7 +34,7 @@ async def handle(
             services.access.require(
                 context, AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)
             )
-        check_renewers(request)
+        check_principals(owner, request)
         return await services.controller.submit(
             lambda _: create_token(
                 request,

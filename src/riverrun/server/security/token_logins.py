@@ -11,7 +11,7 @@ from riverrun.cluster.security.token_settings import DelegationTokenSettings
 from riverrun.metadata.image import Image
 from riverrun.ports.clock import Clock
 from riverrun.security.delegation_tokens import token_hmac, token_password
-from riverrun.security.principal import Principal
+from riverrun.security.principal import USER, Principal
 from riverrun.security.scram import (
     ITERATIONS_MIN,
     SALT_BYTES,
@@ -44,7 +44,7 @@ class TokenLogins:
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
 
     def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
-        """The login of a token; None if it does not exist or has expired."""
+        """The login of a token; None if it does not exist, has expired, or is not of a user."""
         token = token_named(self._image(), token_id)
         if token is None or not self._settings.is_enabled:
             return None
@@ -53,6 +53,8 @@ class TokenLogins:
         try:
             owner = Principal.parse(token.owner)
         except ValueError:
+            return None
+        if owner.kind != USER:
             return None
         return TokenLogin(
             credential=self._credential(mechanism, token_id),

@@ -23,6 +23,7 @@ from riverrun.metadata.snapshot import BOOTSTRAP, snapshot_batches
 from riverrun.model.ids import Offset
 from riverrun.model.settings import MiB
 from riverrun.ports.clock import Clock
+from riverrun.ports.files import File
 from riverrun.raft.types import SnapshotId, VoterSet
 
 EARLY_BYTES: Final = MiB
@@ -116,9 +117,8 @@ class Snapshots:
         place = 0
         try:
             for batch in snapshot_batches(image, voters.voters, self._clock.now_ms()):
-                file.write_at(place, batch)
+                await self._write_at(file, place, batch)
                 place += len(batch)
-                await asyncio.sleep(0)
         except (OSError, asyncio.CancelledError):
             folder.abandon(snapshot, file)
             raise
@@ -127,3 +127,13 @@ class Snapshots:
         except OSError as error:
             raise FailedSync(error) from error
         self._store.add_snapshot(snapshot, size)
+
+    async def _write_at(self, file: File, place: int, batch: bytes) -> None:
+        """In a thread, because a write may wait for the journal of the file system. The caller
+        closes the file when it is cancelled, so the thread has ended then."""
+        writing = asyncio.ensure_future(self._store.in_thread(lambda: file.write_at(place, batch)))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))
+            raise

@@ -111,10 +111,33 @@ def test_unknown_id_suggests_a_similar_one(node: Server, cli: Cli, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["id", "--topic", "t", "--partition", "0", "--start-offset", "1"], ["--topic=t"]]
+    "words",
+    [
+        [],
+        ["id", "--topic", "t", "--partition", "0", "--start-offset", "1"],
+        ["--topic=t"],
+        ["id", "--topic", "t"],
+    ],
 )
 def test_abort_needs_an_id_or_a_place(cli: Cli, words: list[str]) -> None:
     assert cli.result("transactions", "abort", *words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words", [["hanging"], ["abort", "--partition", "0", "--start-offset", "1"]]
+)
+def test_unknown_topic_is_named(cli: Cli, words: list[str]) -> None:
+    result = cli.result("transactions", *words, "--topic", "missing")
+    assert result.exit_code == 4
+    assert "there is no topic missing" in result.stderr
+
+
+def test_abort_names_an_unknown_partition(cli: Cli, name: str) -> None:
+    cli.run("topics", "create", name)
+    words = ("abort", "--topic", name, "--partition", "7", "--start-offset", "1")
+    result = cli.result("transactions", *words)
+    assert result.exit_code == 4
+    assert f"{name} has 1 partition, so there is no partition 7" in result.stderr
 
 
 def coordinated(state: str, *partitions: TopicPartition) -> CoordinatedTransaction:

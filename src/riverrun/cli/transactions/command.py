@@ -291,7 +291,15 @@ def abort(
             metavar="[TRANSACTIONAL-ID]", autocompletion=transactional_ids, show_default=False
         ),
     ] = None,
-    topic: Topic = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            autocompletion=topic_names,
+            help="Abort in one partition of this topic only.",
+        ),
+    ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", metavar="INDEX", min=0, help="With --topic.")
     ] = None,
@@ -324,7 +332,9 @@ def abort(
     from riverrun.cli.transactions.admin import find_transaction, force_end
 
     places = (topic, partition, start_offset)
-    if (transactional_id is None) == any(each is None for each in places):
+    is_place_missing = any(each is None for each in places)
+    is_place_given = any(each is not None for each in places)
+    if is_place_missing if transactional_id is None else is_place_given:
         fail("name a transactional id, or --topic, --partition and --start-offset", USAGE)
     if transactional_id is None:
         assert topic is not None and partition is not None and start_offset is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from riverrun.cli.support.session import NotFound, check
+from riverrun.cli.support.session import NotFound, check, find_topic
 from riverrun.cli.transactions.admin import (
     OPEN_STATES,
     CoordinatedTransaction,
@@ -96,9 +96,12 @@ def cause_of(found: PartitionTransaction, known: Sequence[CoordinatedTransaction
 async def _places(
     pool: ConnectionPool, topic: str | None, broker: int | None
 ) -> list[TopicPartition]:
-    response = await pool.metadata(None if topic is None else [topic])
+    if topic is None:
+        topics = (await pool.metadata(None)).topics
+    else:
+        topics = (await find_topic(pool, topic, may_be_created=False),)
     places: list[TopicPartition] = []
-    for row in response.topics:
+    for row in topics:
         check(row.error_code, None, f"topic {row.name}")
         places += [
             TopicPartition(TopicName(row.name or ""), PartitionIndex(each.partition_index))
@@ -119,6 +122,13 @@ async def find_open(
     pool: ConnectionPool, at: TopicPartition, start_offset: int
 ) -> PartitionTransaction:
     """The open transaction of a partition that starts at an offset; raises NotFound."""
+    topic = await find_topic(pool, at.topic, may_be_created=False)
+    if all(each.partition_index != at.partition for each in topic.partitions):
+        count = len(topic.partitions)
+        raise NotFound(
+            f"{at.topic} has {count} partition{'' if count == 1 else 's'}, "
+            f"so there is no partition {at.partition}"
+        )
     found = await open_in(pool, [at])
     for each in found:
         if each.start_offset == start_offset:

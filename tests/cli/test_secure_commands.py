@@ -82,6 +82,39 @@ def test_benchmark_explains_invalid_settings(node: SecureNode) -> None:
     assert node.security["password"] not in done.stderr
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
+def test_wrong_protocol_is_explained(node: SecureNode, protocol: str) -> None:
+    done = node.run("topics", "list", environment={"RIVERRUN_SECURITY_PROTOCOL": protocol})
+    assert done.returncode == 3
+    assert f"connections that it does not expect, such as {protocol}" in done.stderr
+    assert "--command-config FILE" in done.stderr
+
+
+def test_command_without_a_login_is_told_of_the_file(node: SecureNode) -> None:
+    done = node.run("topics", "list", environment={"RIVERRUN_COMMAND_CONFIG": ""})
+    assert done.returncode == 3
+    assert "--command-config FILE" in done.stderr
+
+
+def test_missing_file_of_the_login_is_a_usage_error(node: SecureNode) -> None:
+    done = node.run("topics", "list", "--command-config", "missing.properties")
+    assert done.returncode == 2
+    assert "--command-config: cannot read missing.properties" in done.stderr
+
+
+def test_missing_right_names_the_remedy(node: SecureNode) -> None:
+    assert node.run("users", "add", "eve", "--password-file", "-", given="secret").returncode == 0
+    login = {"RIVERRUN_SASL_USERNAME": "eve", "RIVERRUN_SASL_PASSWORD": "secret"}
+    for words, code in (
+        ("topics describe orders", "TOPIC_AUTHORIZATION_FAILED"),
+        ("cluster config set num.partitions=2", "CLUSTER_AUTHORIZATION_FAILED"),
+    ):
+        done = node.run(*words.split(), environment=login)
+        assert done.returncode == 1
+        assert code in done.stderr
+        assert "`riverrun acls add`" in done.stderr
+
+
 def test_addresses_that_a_watch_adds_keep_the_login() -> None:
     login = {"security.protocol": "SSL"}
     given = ClusterAddress.of("a:1,b:1", properties=login, context="here")

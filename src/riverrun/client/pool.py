@@ -9,7 +9,7 @@ cluster or an ``OSError`` (including ``TimeoutError``) from the network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -36,7 +36,11 @@ Address = tuple[str, int]
 
 
 class ClusterUnreachable(ConnectionError):
-    """No node of the cluster could be reached."""
+    """No node of the cluster could be reached; ``failures`` has the error of each."""
+
+    def __init__(self, text: str, failures: Iterable[OSError] = ()) -> None:
+        super().__init__(text)
+        self.failures = tuple(failures)
 
 
 class ClusterMetadata(Struct):
@@ -232,7 +236,7 @@ class ConnectionPool:
         for connection in self._connections.values():
             if not connection.is_closed:
                 return connection
-        failures: dict[Address, str] = {}
+        failures: dict[Address, OSError] = {}
         for address in self._shuffled([*self.cluster.nodes.values(), *self._bootstrap]):
             if address not in failures:
                 try:
@@ -240,9 +244,11 @@ class ConnectionPool:
                 except AuthenticationFailed:
                     raise  # all nodes have the same users
                 except OSError as error:
-                    failures[address] = _describe(error)
-        tried = ", ".join(f"{host}:{port} ({why})" for (host, port), why in failures.items())
-        raise ClusterUnreachable(f"no node answers: {tried}")
+                    failures[address] = error
+        tried = ", ".join(
+            f"{host}:{port} ({_describe(error)})" for (host, port), error in failures.items()
+        )
+        raise ClusterUnreachable(f"no node answers: {tried}", failures.values())
 
     async def switch_node(self) -> None:
         """Use another node for requests that any node serves, if one can be reached. The metadata

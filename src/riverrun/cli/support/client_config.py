@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from riverrun.cli.support.options import FAILED, USAGE, fail
+from riverrun.cli.support.options import USAGE, fail
 
 if TYPE_CHECKING:
     from riverrun.client.security import ClientSecurity
@@ -106,9 +106,9 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        fail(f"cannot read {path}: not UTF-8 text", USAGE)
+        fail(f"{COMMAND_CONFIG_FLAG}: cannot read {path}: not UTF-8 text", USAGE)
     except OSError as error:
-        fail(f"cannot read {path}: {error.strerror}", FAILED)
+        fail(f"{COMMAND_CONFIG_FLAG}: cannot read {path}: {error.strerror}", USAGE)
     base = path.parent
     found = parse_properties(text)
     for name, value in found.items():

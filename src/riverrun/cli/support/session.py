@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from riverrun.cli.records.descriptors import OutputFailed
-from riverrun.cli.support.client_config import COMMAND_CONFIG_FLAG, security_of
+from riverrun.cli.support.client_config import COMMAND_CONFIG_FLAG, login_of, security_of
 from riverrun.cli.support.options import (
     BOOTSTRAP_VARIABLE,
     FAILED,
@@ -59,7 +59,19 @@ REMEDIES = {
     "describe` names them",
     ErrorCode.MISMATCHED_ENDPOINT_TYPE: "this is a controller port; with `riverrun up` the "
     "client port is the one before",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "correct --pattern; 'billing-.*' is an example",
     ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the node is full or failing; see its log",
+    **dict.fromkeys(
+        (
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+            ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
+        "your user lacks a right; an administrator finds the reason with `riverrun acls check`, "
+        "and gives rights with `riverrun acls add`",
+    ),
 }
 """Remedies for errors that do not name one."""
 
@@ -149,22 +161,39 @@ def run(
     except OSError as error:
         fail(
             f"the connection failed: {error.strerror or error}\n"
-            "  `riverrun cluster status` shows which nodes are up.",
+            "  `riverrun cluster status` shows which nodes are up."
+            f"{_secure_hint(bootstrap, [error])}",
             UNREACHABLE,
         )
 
 
 def _unreachable(bootstrap: str, error: ClusterUnreachable) -> str:
+    hint = _secure_hint(bootstrap, error.failures)
     if (context := getattr(bootstrap, "context", None)) is not None:
         return (
             f"cannot reach the cluster of context {context}: {error}\n"
             "  Choose another with --context NAME or --bootstrap HOST:PORT; `riverrun context "
             "list` lists the contexts."
+            f"{hint}"
         )
     return (
         f"cannot reach a cluster: {error}\n"
         "  Start one with `riverrun up`, or name it with --bootstrap HOST:PORT "
-        f"or {BOOTSTRAP_VARIABLE}."
+        f"or {BOOTSTRAP_VARIABLE}.{hint}"
+    )
+
+
+def _secure_hint(bootstrap: str, failures: Iterable[OSError]) -> str:
+    """A listener with TLS or SASL closes the connection of a client that uses neither."""
+    protocol = login_of(bootstrap).get("security.protocol", "PLAINTEXT")
+    if protocol == "SASL_SSL" or not any(
+        isinstance(failure, ConnectionResetError) for failure in failures
+    ):
+        return ""
+    return (
+        f"\n  A secure cluster closes connections that it does not expect, such as {protocol}: "
+        f"{COMMAND_CONFIG_FLAG} FILE names the protocol and the login; `riverrun up --secure` "
+        "writes the file as client.properties."
     )
 
 

@@ -97,7 +97,7 @@ def create_acls(
         if content not in known:
             known[content] = None
             records.append(record)
-        results.append(AclCreationResult(error_code=ErrorCode.NONE, error_message=None))
+        results.append(AclCreationResult(error_code=ErrorCode.NONE, error_message=""))
     return Decision(
         records=tuple(records),
         response=CreateAclsResponse(throttle_time_ms=0, results=tuple(results)),
@@ -193,7 +193,7 @@ def describe_acls(image: Image, request: DescribeAclsRequest) -> DescribeAclsRes
     return DescribeAclsResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
-        error_message=None,
+        error_message="",
         resources=tuple(
             DescribeAclsResource(
                 resource_type=kind, resource_name=name, pattern_type=pattern, acls=tuple(found)

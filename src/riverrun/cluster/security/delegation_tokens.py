@@ -152,7 +152,7 @@ def expire_token(
     period_ms = request.expiry_time_period_ms
     record: DelegationTokenRecord | RemoveDelegationTokenRecord
     if period_ms < 0:
-        record, expiry_ms = RemoveDelegationTokenRecord(token_id=token.token_id), period_ms
+        record, expiry_ms = RemoveDelegationTokenRecord(token_id=token.token_id), now_ms
     else:
         record = _expiring(token, now_ms, period_ms)
         expiry_ms = record.expiration_timestamp

@@ -157,7 +157,7 @@ def describe_user_scram_credentials(
     else:
         results = tuple(_described(name, infos) for name, infos in known.items())
     return DescribeUserScramCredentialsResponse(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, results=results
+        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", results=results
     )
 
 
@@ -172,7 +172,7 @@ def _credentials(image: Image) -> Iterator[tuple[str, CredentialInfo]]:
 def _described(
     name: str, infos: list[CredentialInfo], *, is_repeated: bool = False
 ) -> DescribeUserScramCredentialsResult:
-    code, message = ErrorCode.NONE, None
+    code, message = ErrorCode.NONE, ""
     if is_repeated:
         code = ErrorCode.DUPLICATE_RESOURCE
         message = (

@@ -16,7 +16,6 @@ from riverrun.model.names import INTERNAL_TOPICS
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.broker_visibility import live_brokers
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.requests.metadata import TOPIC_OPERATIONS
 from riverrun.server.services import NodeServices
 from riverrun.wire.messages.describe_topic_partitions_request import (
     DescribeTopicPartitionsRequest,
@@ -49,14 +48,15 @@ def handle(
         if request.topics and not services.access.permits(
             context, AclOperation.DESCRIBE, ResourceType.TOPIC, name
         ):
-            topics.append(_unknown(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            topics.append(_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             continue
+        operations = services.access.operations(context, ResourceType.TOPIC, name)
         topic = image.topics_by_name.get(name)
         if topic is None:
-            topics.append(_unknown(name))
+            topics.append(_unknown(name, operations))
             continue
         end = min(start + partitions_left, len(topic.partitions))
-        topics.append(_topic(image, live, topic, start, end))
+        topics.append(_topic(image, live, topic, start, end, operations))
         partitions_left -= max(end - start, 0)
         if end < len(topic.partitions) and start < end:
             return _page(topics, Cursor(topic_name=name, partition_index=end))
@@ -66,14 +66,12 @@ def handle(
 def failed(
     request: DescribeTopicPartitionsRequest, code: ErrorCode, message: str | None
 ) -> DescribeTopicPartitionsResponse:
-    return _page(
-        [
-            DescribeTopicPartitionsResponseTopic(
-                error_code=code, name=topic.name, topic_id=None, partitions=()
-            )
-            for topic in request.topics
-        ],
-        None,
+    return _page([_refused(topic.name, code) for topic in request.topics], None)
+
+
+def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_id=None, partitions=()
     )
 
 
@@ -108,20 +106,26 @@ def _page(
     )
 
 
-def _unknown(name: str, code: ErrorCode | None = None) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic:
     is_valid = is_topic_name(name)
-    reason = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
     return DescribeTopicPartitionsResponseTopic(
-        error_code=reason if code is None else code,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if is_valid
+        else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
         topic_id=None,
         partitions=(),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 
 def _topic(
-    image: Image, live: dict[NodeId, BrokerImage], topic: TopicImage, start: int, end: int
+    image: Image,
+    live: dict[NodeId, BrokerImage],
+    topic: TopicImage,
+    start: int,
+    end: int,
+    operations: int,
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
@@ -131,7 +135,7 @@ def _topic(
         partitions=tuple(
             _partition(image, live, index, topic.partitions[index]) for index in range(start, end)
         ),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 

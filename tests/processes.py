@@ -201,7 +201,7 @@ class ApacheKafka(Server):
 
     def start(self) -> None:
         self.libraries = need(find_kafka)
-        port = free_ports(2)
+        port = free_ports(3)
         self.address = ("127.0.0.1", port)
         self.data = self.folder / "data"
         self.config = self.folder / "server.properties"
@@ -209,7 +209,7 @@ class ApacheKafka(Server):
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{port + 1}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
+            "listeners": self.listeners(port),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": str(self.data),
@@ -219,6 +219,9 @@ class ApacheKafka(Server):
         self.config.write_text(lines)
         self._java("kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER_ID).wait(60)
         self.restart()
+
+    def listeners(self, port: int) -> str:
+        return f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}"
 
     def restart(self) -> None:
         self.pid = self._java("kafka.Kafka").pid

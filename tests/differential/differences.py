@@ -207,4 +207,49 @@ DIFFERENCES = (
         script="bad-frames",
         ask="produce 0",
     ),
+    Difference(
+        reason="Kafka fails with UNKNOWN_SERVER_ERROR, or closes the connection, for values of "
+        "rules and filters that the client must not send.",
+        script="secured-rules",
+        ours="INVALID_REQUEST",
+    ),
+    Difference(
+        reason="The same: the message of INVALID_REQUEST.",
+        script="secured-rules",
+        theirs=None,
+        ours="<words>",
+    ),
+    Difference(
+        reason="The same: a response instead of a closed connection.",
+        script="secured-rules",
+        theirs="closed",
+    ),
+    Difference(
+        reason="One request may change several mechanisms of a user, as kafka-configs sends it.",
+        script="secured-scram-users",
+        ask="*: two mechanisms",
+    ),
+    Difference(
+        reason="The same: the user has both mechanisms.",
+        script="secured-scram-users",
+        path="*.credential_infos[[]1]",
+        theirs=MISSING,
+    ),
+    Difference(
+        reason="The same: the user loses both mechanisms.",
+        script="secured-scram-users",
+        ask="*: delete all",
+    ),
+    Difference(
+        reason="Kafka explains some missing rights in words.",
+        script="secured-without-rights",
+        path="*error_message",
+        theirs="<words>",
+    ),
+    Difference(
+        reason="Kafka does not answer at all.",
+        script="secured-without-rights",
+        ask="describe_user_scram_credentials *",
+        theirs="silence",
+    ),
 )

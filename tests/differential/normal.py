@@ -22,9 +22,14 @@ IDS = {
     "session_id": "session-id",
     "cluster_id": "cluster-id",
     "replica_directory_id": "directory-id",
+    "token_id": "token-id",
+    "hmac": "hmac",
 }
 NO_ID = (None, "", -1)
-TIMES = ("log_append_time", "append_time", "transaction_start_time")
+TIMES = (
+    *("log_append_time", "append_time", "transaction_start_time"),
+    *("issue_timestamp", "expiry_timestamp"),
+)
 PLACES = ("host", "port", "log_dir", "total_bytes", "usable_bytes")
 PLACE_SETTINGS = (
     *("listeners", "advertised.listeners", "controller.quorum.voters"),
@@ -49,6 +54,8 @@ class Normaliser:
             row = {key: self.normal(item, key) for key, item in value.items()}
             if row.get("name") in PLACE_SETTINGS and row.get("value"):
                 row["value"] = "<place>"
+            if "token_id" in row and row["max_timestamp"] > 0:  # that of a batch is the client's
+                row["max_timestamp"] = "<time>"
             return row
         if isinstance(value, list):
             rows = [self.normal(item, name) for item in value]
@@ -57,7 +64,7 @@ class Normaliser:
         if isinstance(value, bytes):
             if name == "records":
                 return [self.normal(row) for row in read_batches(value)]
-            return value.decode("latin-1")
+            return self._word(value.decode("latin-1"), name)
         return self._word(value, name)
 
     def _word(self, value: Any, name: str) -> Any:

@@ -12,22 +12,29 @@ from pathlib import Path
 from tests.differential.compare import mismatches
 from tests.differential.run import SETTINGS, load, prepare, run, save
 from tests.differential.script import ERAS
-from tests.differential.scripts import SCRIPTS
+from tests.differential.scripts import SCRIPTS, SECURED
+from tests.differential.secured import serve_secured
 from tests.processes import serve
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scripts", nargs="*", choices=[*SCRIPTS, []])
+    parser.add_argument("scripts", nargs="*", choices=[*SCRIPTS, *SECURED, []])
+    parser.add_argument("--secured", action="store_true", help="run those of secured servers")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--times", action="store_true", help="print how long each script took")
     parser.add_argument("--peer", default="kafka", help="the server to run (default: kafka)")
     options = parser.parse_args()
     wanted = differing = 0
     folder = Path(tempfile.mkdtemp(prefix="riverrun-record-"))
-    with serve(folder, SETTINGS, peer=options.peer) as server:
+    started = (
+        serve_secured(folder, SETTINGS, options.peer)
+        if options.secured
+        else serve(folder, SETTINGS, peer=options.peer)
+    )
+    with started as server:
         prepare(server.address)
-        for name in options.scripts or SCRIPTS:
+        for name in options.scripts or (SECURED if options.secured else SCRIPTS):
             began = time.monotonic()
             eras = {era: run(server.address, name, era) for era in ERAS}
             if options.times:

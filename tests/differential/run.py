@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.differential.normal import Normaliser
 from tests.differential.script import Script
-from tests.differential.scripts import SCRIPTS
+from tests.differential.scripts import SCRIPTS, SECURED
 from tests.peers import KAFKA_VERSION
 from tests.plain_client import ConnectionClosed
 from tests.processes import until
@@ -43,7 +43,7 @@ def run(address: tuple[str, int], name: str, era: str) -> list[dict[str, Any]]:
     script = Script(address, name, era)
     stopped = None
     try:
-        SCRIPTS[name](script)
+        {**SCRIPTS, **SECURED}[name](script)
     except (AssertionError, KeyError, TypeError, IndexError, ConnectionClosed, OSError) as error:
         stopped = f"{type(error).__name__}: {error}"
     finally:

@@ -15,6 +15,13 @@ from typing import Any
 from kio.index import load_request_schema
 from kio.schema.index import schema_name_map
 
+from tests.differential.secured import (
+    USERS,
+    log_in,
+    log_in_by_token,
+    login_address,
+    parse_token_response,
+)
 from tests.plain_client import API_KEYS, ConnectionClosed, PlainClient, parse_response
 from tests.processes import until
 
@@ -125,6 +132,17 @@ class Script:
         chosen = self.version(api) if version is None else version
         return self._exchange(api, chosen, fields, "quiet")
 
+    def quietly_on(self, on: str, api: str, fields: dict[str, Any]) -> Any:
+        """The same on another connection."""
+        return self._exchange(api, self.version(api), fields, on)
+
+    def log_in_by_token(self, on: str, token_id: str, hmac: bytes) -> Any:
+        """Open a connection that logs in with a delegation token; returns the last response."""
+        address = login_address(self.address)
+        client = PlainClient(address, timeout_seconds=RESPONSE_SECONDS_MAX)
+        self.connections[on] = client
+        return log_in_by_token(client, token_id, hmac)
+
     def send_raw(
         self, label: str, frames: bytes, responses: list[tuple[str, int]], *, on: str = "raw"
     ) -> list[Any]:
@@ -231,8 +249,14 @@ class Script:
         return until(look, seconds=SETTLE_SECONDS_MAX + 5, what=api)[0]
 
     def _client(self, on: str) -> PlainClient:
+        """The connection of this name. Users of secured servers log in on their own one."""
         if on not in self.connections:
-            self.connections[on] = PlainClient(self.address, timeout_seconds=RESPONSE_SECONDS_MAX)
+            is_user = on in USERS
+            address = login_address(self.address) if is_user else self.address
+            client = PlainClient(address, timeout_seconds=RESPONSE_SECONDS_MAX)
+            self.connections[on] = client
+            if is_user:
+                log_in(client, on)
         return self.connections[on]
 
     def _exchange(self, api: str, version: int, fields: dict[str, Any], on: str) -> Any:
@@ -253,6 +277,8 @@ class Script:
         except TimeoutError:
             self.hang_up(on)
             return "silence"
+        if api.endswith("_delegation_token"):
+            return parse_token_response(api, version, frame)
         return parse_response(api, version, frame)[1]
 
     def _record(

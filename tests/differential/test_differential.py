@@ -1,7 +1,6 @@
 """The responses of riverrun equal those that Apache Kafka sent to the same requests."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,8 @@ from tests.differential.compare import mismatches
 from tests.differential.differences import DIFFERENCES, Difference
 from tests.differential.run import RECORDED, SETTINGS, load, prepare, run
 from tests.differential.script import ERAS
-from tests.differential.scripts import SCRIPTS
+from tests.differential.scripts import SCRIPTS, SECURED
+from tests.differential.secured import serve_secured
 from tests.processes import Server, serve
 
 SHOWN_MAX = 40
@@ -28,10 +28,19 @@ def seen() -> dict[Difference, int]:
     return {}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("secured") / "node"
+    with serve_secured(folder, SETTINGS, "riverrun") as running:
+        prepare(running.address)
+        yield running
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *SECURED])
 def test_responses_equal_those_of_kafka(
-    name: str, server: Server, seen: dict[Difference, int]
+    name: str, request: pytest.FixtureRequest, seen: dict[Difference, int]
 ) -> None:
+    server: Server = request.getfixturevalue("secured" if name in SECURED else "server")
     recorded = load(name)
     unexpected = []
     for era in ERAS:
@@ -50,11 +59,11 @@ def test_every_known_difference_still_exists(
 ) -> None:
     name = test_responses_equal_those_of_kafka.__name__
     ran = sum(name in item.nodeid for item in request.session.items)
-    if ran < len(SCRIPTS):
+    if ran < len(SCRIPTS) + len(SECURED):
         pytest.skip("only some of the scripts ran")
     stale = [row.reason for row in DIFFERENCES if row not in seen]
     assert not stale, f"no longer different, take it off the list: {stale}"
 
 
 def test_every_recording_has_a_script() -> None:
-    assert {Path(path).stem for path in RECORDED.glob("*.json")} == set(SCRIPTS)
+    assert {path.stem for path in RECORDED.glob("*.json")} == {*SCRIPTS, *SECURED}

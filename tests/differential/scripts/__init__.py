@@ -13,11 +13,17 @@ from tests.differential.scripts import (
     offsets,
     producing,
     quotas,
+    security,
     topics,
     transactional_data,
     transactions,
     wire,
 )
+
+SECURED: Mapping[str, Callable[[Script], None]] = MappingProxyType(
+    {f"secured-{name}": script for name, script in security.SCRIPTS.items()}
+)
+"""Scripts for servers with logins and access control."""
 
 SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
     {

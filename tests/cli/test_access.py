@@ -52,6 +52,7 @@ def test_a_user_gets_in_with_its_password_and_does_only_what_rules_allow(
         "Describe",
     ]
     assert secure.run("acls", "remove", "--user", "alice", "--yes").returncode == 0
+    assert secure.run("acls", "remove", "--user", "alice", "--yes").returncode == 4
     assert secure.produce("alice", "s3cret", "orders") == "TOPIC_AUTHORIZATION_FAILED"
 
 

@@ -189,6 +189,13 @@ def test_bad_input_is_named(
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_cancel_of_an_unknown_plan_is_an_error(cli: Cli, more: tuple[str, ...]) -> None:
+    result = cli.result("cluster", "moves", "cancel", "--plan", "nosuch", "--yes", *more)
+    assert result.exit_code == 4, result.output
+    assert "there is no plan nosuch" in result.stderr
+
+
 def test_decommissioned_node_is_empty_and_unregistered_when_it_stops(
     four: Cluster, cluster_cli: Cli
 ) -> None:

@@ -63,7 +63,8 @@ def test_open_transaction_is_described_with_what_it_holds_back(
         assert partition["records_held_back"] == 2
         assert partition["groups"] == [f"{name}-group"]
         listed = json.loads(await told(cli, "list", "--open", "--json"))
-        assert name in [row["transactional_id"] for row in listed]
+        (row,) = [row for row in listed if row["transactional_id"] == name]
+        assert row["partitions"] == [{"topic": name, "partition": 0}]
         assert await told(cli, "hanging", "--topic", name) == ""
 
     with_open_transaction(node, name, story)

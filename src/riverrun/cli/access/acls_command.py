@@ -11,6 +11,7 @@ from riverrun.cli.support.completion import group_names, topic_names
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
     FAILED,
+    NOT_FOUND,
     USAGE,
     AsJson,
     Bootstrap,
@@ -184,7 +185,7 @@ def remove(
     found = run(bootstrap, _asking(user, topic, group, transactional_id, on_cluster, is_exact=True))
     found = [acl for acl in found if not wanted or acl.operation in wanted]
     if not found:
-        fail("no rule matches; `riverrun acls list` lists all")
+        fail("no rule matches; `riverrun acls list` lists all", NOT_FOUND)
     for acl in found:
         print(acl)
     confirm(f"Remove {len(found)} {'rule' if len(found) == 1 else 'rules'}?", is_agreed=yes)

@@ -223,12 +223,13 @@ def cancel(
             agree=lambda text: confirm(f"Cancel {text}?", is_agreed=is_agreed),
         ),
     )
+    if found.is_nothing and not is_all:
+        what = "no such move is in progress" if plan is None else f"there is no plan {plan}"
+        fail(f"{what}; `riverrun cluster moves` lists them", NOT_FOUND)
     if as_json:
         print_json(found.described())
-    elif found.is_nothing and is_all:
-        print("No move is in progress.")
     elif found.is_nothing:
-        fail("no such move is in progress; `riverrun cluster moves` lists them", NOT_FOUND)
+        print("No move is in progress.")
     else:
         plans = f"{counted(len(found.plans), 'plan')} and " if found.plans else ""
         print(f"{plans}{counted(len(found.moves), 'move')} cancelled.")

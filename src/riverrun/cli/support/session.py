@@ -54,7 +54,7 @@ REMEDIES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas requires; "
     "`riverrun topics describe` shows them",
     ErrorCode.INVALID_REPLICATION_FACTOR: "choose at most as many replicas as there are brokers "
-    "(`riverrun cluster status` lists them), or start more nodes",
+    "(`riverrun cluster status` lists them; cordoned ones do not count), or start more nodes",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the members that read the topic; `riverrun groups "
     "describe` names them",
     ErrorCode.MISMATCHED_ENDPOINT_TYPE: "this is a controller port; with `riverrun up` the "

@@ -126,6 +126,9 @@ class CoordinatedTransaction:
             "age_seconds": self.age_seconds(now_ms),
             "coordinator": self.coordinator,
             "cause": self.cause(now_ms),
+            "partitions": [
+                {"topic": at.topic, "partition": at.partition} for at in self.partitions
+            ],
         }
 
 

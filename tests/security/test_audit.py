@@ -79,10 +79,10 @@ def test_events_without_room_are_dropped_counted_and_reported_once() -> None:
 def test_large_events_count_by_their_bytes() -> None:
     queue = Queue(100, bytes_max=10_000)
     for _ in range(4):
-        queue.add(change(response_bytes=2000))
+        queue.add(change(held_bytes=2000))
     assert (len(queue.queue), queue.dropped.value) == (2, 2)
     queue.take()
-    queue.add(change(response_bytes=2000))
+    queue.add(change(held_bytes=2000))
     assert len(queue.queue) == 1
 
 

@@ -212,6 +212,24 @@ def test_nobody_writes_changes_or_deletes_it_not_even_a_super_user(
     assert found["resources"] == [{"type": "topic", "name": TOPIC}]
 
 
+def test_settings_of_the_brokers_neither_delete_nor_refuse_events(
+    secure: SecureNode, events: Events
+) -> None:
+    admin = AdminClient(secure.admin)
+    limits = {"log.retention.bytes": "1", "message.max.bytes": "100"}
+    texts = [f"{name}={value}" for name, value in limits.items()]
+    changed = secure.run("cluster", "config", "set", *texts)
+    assert changed.returncode == 0, changed.stderr
+    try:
+        topic = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+        (described,) = admin.describe_configs([topic]).values()
+        assert described.result()["retention.bytes"].value == "-1"
+        admin.create_topics([NewTopic("after-limits", 1, 1)])["after-limits"].result()
+        events.change("CreateTopics", "after-limits")
+    finally:
+        assert secure.run("cluster", "config", "unset", *limits).returncode == 0
+
+
 def test_events_are_written_when_a_node_is_killed(secure: SecureNode, events: Events) -> None:
     """Runs last: the killed node does not come back."""
     first, *others = secure.told["nodes"]

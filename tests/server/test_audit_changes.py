@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,20 +14,26 @@ from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import SystemClock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
-from riverrun.security.audit import ChangeEvent
+from riverrun.security.audit import QUEUED_BYTES_MAX, ChangeEvent, Entry
+from riverrun.security.ocsf import ReportingNode, documents
 from riverrun.security.principal import NODE, USER, Principal
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.security.audit.audit_log import AuditLog
 from riverrun.server.security.audit.changes import (
     AUDITED,
     RESOURCES_MAX,
+    RESPONSE_BYTES_MAX,
+    TEXT_CHARACTERS_TOTAL,
     VALUES_MAX,
     change_event,
 )
+from riverrun.server.security.audit.settings import AuditSettings
+from riverrun.server.security.audit.topic_writer import AuditTopicWriter
 from riverrun.wire.apis import FORWARDED, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.alter_user_scram_credentials_request import (
     AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from riverrun.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
@@ -139,9 +147,68 @@ def test_a_large_request_is_cut() -> None:
     assert event.request["groups_names"][-1] == "…"
 
 
+def test_the_texts_of_a_request_are_limited_together() -> None:
+    names = tuple(f"{index:04}" * 100 for index in range(VALUES_MAX))
+    event = recorded(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=names), deleted())
+    size = len(json.dumps(event.request))
+    assert TEXT_CHARACTERS_TOTAL <= size < 2 * TEXT_CHARACTERS_TOTAL
+    assert event.held_bytes >= size
+
+
+def test_changes_of_many_users_are_recorded_up_to_the_limit() -> None:
+    names = [f"user-{index}" for index in range(VALUES_MAX)]
+    request = AlterUserScramCredentialsRequest(
+        deletions=tuple(ScramCredentialDeletion(name=name, mechanism=2) for name in names),
+        upsertions=(),
+    )
+    event = recorded(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request, deleted(ErrorCode.NONE))
+    entry = Entry(event=event, first_ms=1, last_ms=1)
+    *users, rest = documents(entry, ReportingNode(node_id=1, version="1"))
+    assert [one["user"]["name"] for one in users] == names[: len(users)]
+    assert len(users) >= RESOURCES_MAX
+    assert rest["api"]["request"]["data"]["deletions"][-1] == "…"
+
+
+class FullSink:
+    """A writer of the topic with limited room."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.kept: list[dict[str, Any]] = []
+
+    def add(self, events: Sequence[bytes]) -> int:
+        fitting = events[: self.room]
+        self.kept += map(json.loads, fitting)
+        self.room -= len(fitting)
+        return len(fitting)
+
+    async def close(self) -> None: ...
+
+
+def test_events_that_the_topic_cannot_take_are_reported_when_it_can() -> None:
+    log = audit_log()
+    sink = FullSink(1)
+    log.write_to(sink)
+    for _ in range(3):
+        request = DeleteGroupsRequest(groups_names=("a",))
+        log.changed(ApiKey.DELETE_GROUPS, context(), request, deleted(ErrorCode.NONE))
+        log._record()
+    sink.room = 10
+    log._record()
+    assert [one["class_uid"] for one in sink.kept] == [6003, 6008]
+    assert sink.kept[-1]["count"] == 2
+
+
+def test_events_that_wait_for_the_topic_are_limited_by_their_bytes() -> None:
+    services: Any = SimpleNamespace(settings=SimpleNamespace(node_id=1))
+    writer = AuditTopicWriter(services, AuditSettings())
+    event = bytes(QUEUED_BYTES_MAX // 4)
+    assert (writer.add([event] * 3), writer.add([event] * 3), writer.add([event])) == (3, 1, 0)
+
+
 def test_a_large_response_is_not_kept() -> None:
     event = recorded(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(), bytes(1_000_000))
-    assert event.response_bytes == 0
+    assert event.held_bytes < RESPONSE_BYTES_MAX
     assert not event.read_outcome().is_known
 
 

@@ -22,7 +22,7 @@ REPEAT_SECONDS: Final = 10.0
 """Repeated events are aggregated over this time."""
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 EVENT_BYTES: Final = 1024
-"""An estimate of the memory of an event without its response."""
+"""An estimate of the memory of an event without its request and response."""
 TEXT_CHARACTERS_MAX: Final = 256
 """Names that clients choose are cut to this length."""
 
@@ -80,7 +80,8 @@ class ChangeEvent(Struct, frozen=True, kw_only=True):
     """The request without secrets, cut to a limited size."""
     read_outcome: Callable[[], ChangeOutcome]
     """Reads the response. Called when the event is written, not when it is queued."""
-    response_bytes: int = 0
+    held_bytes: int = 0
+    """An estimate of the memory of the request and the response."""
 
 
 class LostEvents(Struct, frozen=True, kw_only=True):
@@ -147,10 +148,13 @@ class AuditQueue:
         if self._push(entry) and key is not None and len(self._repeats) < self._events_max:
             self._repeats[key] = _Repeat(replace(entry, count=0), now + REPEAT_SECONDS)
 
-    def lose(self, count: int) -> None:
-        """Count events that a later stage could not keep."""
-        self._dropped.value += count
-        self._unreported += count
+    def lose(self, entry: Entry) -> None:
+        """Count an entry that this queue or a later stage could not keep."""
+        if isinstance(entry.event, LostEvents):  # they were counted before
+            self._unreported += entry.event.count
+            return
+        self._dropped.value += entry.count
+        self._unreported += entry.count
 
     def take(self, count_max: int, *, now: float, now_ms: int) -> list[Entry]:
         """Remove the oldest events, and one about lost events if there are any."""
@@ -182,7 +186,7 @@ class AuditQueue:
     def _push(self, entry: Entry) -> bool:
         size = _size(entry.event)
         if len(self._entries) >= self._events_max or self._bytes + size > self._bytes_max:
-            self.lose(entry.count)
+            self.lose(entry)
             return False
         self._entries.append(entry)
         self._bytes += size
@@ -191,7 +195,7 @@ class AuditQueue:
 
 def _size(event: Event) -> int:
     if isinstance(event, ChangeEvent):
-        return EVENT_BYTES * (1 + len(event.resources)) + event.response_bytes
+        return EVENT_BYTES * (1 + len(event.resources)) + event.held_bytes
     return EVENT_BYTES
 
 

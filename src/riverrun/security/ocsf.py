@@ -7,6 +7,8 @@
 | change | API Activity (6003), Create, Update or Delete |
 | change of a user | Account Change (3001), Password Change or Delete, one event for each user |
 | lost events | Application Error (6008) |
+
+A change of more users than a summary holds is also an event of API Activity.
 """
 
 from __future__ import annotations
@@ -178,8 +180,12 @@ def _changes(event: ChangeEvent, entry: Entry, reporter: ReportingNode) -> Itera
         | {"message": f"{origin.principal} called {event.api}{_named(event)}"}
     )
     if event.api == USER_CHANGES:
+        is_cut = False
         for field, activity in USERS.items():
             for change in event.request.get(field, ()):
+                if not isinstance(change, dict):
+                    is_cut = True
+                    continue
                 yield (
                     _common(ACCOUNT_CHANGE, activity, entry, reporter)
                     | common
@@ -188,7 +194,8 @@ def _changes(event: ChangeEvent, entry: Entry, reporter: ReportingNode) -> Itera
                         "unmapped": dict(change),
                     }
                 )
-        return
+        if not is_cut:
+            return
     response: Document = {"code": outcome.code}
     if outcome.error:
         response |= {"error": outcome.error, "error_message": outcome.message}

@@ -55,10 +55,8 @@ log = structlog.get_logger("riverrun.audit")
 class EventSink(Protocol):
     """Keeps encoded events until they are in the topic."""
 
-    @property
-    def room(self) -> int: ...
-
-    def add(self, events: Sequence[bytes]) -> None: ...
+    def add(self, events: Sequence[bytes]) -> int:
+        """Returns how many of the events fit; the others are not kept."""
 
     async def close(self) -> None: ...
 
@@ -172,17 +170,17 @@ class AuditLog:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         taken = self._queue.take(BATCH_EVENTS, now=now, now_ms=now_ms)
         encoded: list[bytes] = []
+        origins: list[Entry] = []
         for entry in taken:
             _log(entry)
             for document in documents(entry, self._reporter):
                 document["metadata"]["uid"] = str(self._randomness.uuid())
                 encoded.append(msgspec.json.encode(document))
+                origins.append(entry)
         self._recorded.value += len(encoded)
-        if self._sink is not None and encoded:
-            fitting = encoded[: self._sink.room]
-            self._sink.add(fitting)
-            if len(fitting) < len(encoded):
-                self._queue.lose(len(encoded) - len(fitting))
+        if self._sink is not None:
+            for entry in origins[self._sink.add(encoded) :]:
+                self._queue.lose(entry)
         return len(self._queue) > 0
 
 

@@ -28,7 +28,11 @@ from riverrun.wire.primitives import MalformedRequest
 
 RESOURCES_MAX: Final = 100
 VALUES_MAX: Final = 500
-"""A summary has at most this many values; larger requests are cut."""
+TEXT_CHARACTERS_TOTAL: Final = 16 * 1024
+"""A summary has about this many values and characters; larger requests are cut."""
+VALUE_BYTES: Final = 200
+"""An estimate of the memory of a value in a summary, without its text."""
+CHARACTER_BYTES_MAX: Final = 4
 RESULTS_MAX: Final = 1000
 RESPONSE_BYTES_MAX: Final = 64 * 1024
 """Larger responses are not kept, and their events have no result."""
@@ -117,6 +121,7 @@ def change_event(
     api = ALL_APIS[key]
     size = len(response) if type(response) is bytes else 0
     is_kept = size <= RESPONSE_BYTES_MAX
+    asked = RequestSummary(request)
     return ChangeEvent(
         origin=origin_of(context),
         api=api.title,
@@ -126,9 +131,9 @@ def change_event(
         resources=tuple(
             (kind, cut(name)) for kind, name in islice(resources(key, request), RESOURCES_MAX)
         ),
-        request=summary(request),
+        request=asked.fields,
         read_outcome=_reader(outcome, key, context.api_version, response if is_kept else None),
-        response_bytes=size if is_kept else 0,
+        held_bytes=asked.held_bytes + (size if is_kept else 0),
     )
 
 
@@ -209,21 +214,22 @@ def _enum_name(kind: type[IntEnum], number: int) -> str:
 # Requests
 
 
-def summary(request: Any) -> dict[str, Any]:
+class RequestSummary:
     """The fields of a request. Bytes are left out, because they are keys and passwords; so are
     values of settings, except those of topics and groups, which are never secret."""
-    if request is None:
-        return {}
-    found = _Summary().struct(request, shows_values=True)
-    assert isinstance(found, dict)
-    return found
 
+    def __init__(self, request: Any) -> None:
+        self._values = self._characters = 0
+        self.fields: dict[str, Any] = {}
+        if request is not None:
+            self.fields = self._struct(request, shows_values=True)
 
-class _Summary:
-    def __init__(self) -> None:
-        self._left = VALUES_MAX
+    @property
+    def held_bytes(self) -> int:
+        """An estimate of its memory."""
+        return VALUE_BYTES * self._values + CHARACTER_BYTES_MAX * self._characters
 
-    def struct(self, value: Any, *, shows_values: bool) -> Any:
+    def _struct(self, value: Any, *, shows_values: bool) -> dict[str, Any]:
         kind = getattr(value, "resource_type", None)
         if hasattr(value, "configs") and kind is not None:
             shows_values = kind in (ConfigType.TOPIC, ConfigType.GROUP)
@@ -241,19 +247,23 @@ class _Summary:
         return found
 
     def _value(self, value: Any, *, shows_values: bool) -> Any:
-        self._left -= 1
+        self._values += 1
         if isinstance(value, Struct):
-            return self.struct(value, shows_values=shows_values)
+            return self._struct(value, shows_values=shows_values)
         if isinstance(value, tuple):
             items = list(map(partial(self._value, shows_values=shows_values), self._within(value)))
             return [*items, "…"] if len(items) < len(value) else items
         if isinstance(value, UUID):
             return str(value)
-        return cut(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        text = cut(value)
+        self._characters += len(text)
+        return text
 
     def _within(self, values: Iterable[Any]) -> Iterator[Any]:
         for value in values:
-            if self._left <= 0:
+            if self._values >= VALUES_MAX or self._characters >= TEXT_CHARACTERS_TOTAL:
                 return
             yield value
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from riverrun.model.ids import TopicName
 from riverrun.model.names import AUDIT_TOPIC
 from riverrun.ports.aio import Backoff
 from riverrun.records.record import NewRecord, build_batch
+from riverrun.security.audit import QUEUED_BYTES_MAX
 from riverrun.security.principal import NODE
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import broker_endpoint
@@ -54,7 +55,12 @@ IMAGE_SECONDS_MAX: Final = 2.0
 FAILURES_UNLOGGED: Final = 5
 """A failover causes some failures in a row."""
 CLOSE_SECONDS_MAX: Final = 1.0
-RETENTION: Final = "retention.ms"
+FIXED_CONFIGS: Final = {
+    "cleanup.policy": "delete",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(4 * BATCH_BYTES_MAX),
+}
+"""Set on the topic, so that settings of the brokers neither delete events nor refuse them."""
 
 log = structlog.get_logger("riverrun.audit")
 
@@ -67,6 +73,7 @@ class AuditTopicWriter:
         self._settings = settings
         self._node_id = services.settings.node_id
         self._events: deque[bytes] = deque()
+        self._buffered_bytes = 0
         self._added = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -80,17 +87,20 @@ class AuditTopicWriter:
             services=lambda: services,
         )
 
-    @property
-    def room(self) -> int:
-        """How many further events fit."""
-        return max(self._settings.queue_size - len(self._events), 0)
-
-    def add(self, events: Sequence[bytes]) -> None:
-        assert len(events) <= self.room, f"{len(events)} events, room for {self.room}"
-        self._events.extend(events)
-        if self._events:
+    def add(self, events: Sequence[bytes]) -> int:
+        """Returns how many of the events fit; the others are not kept."""
+        fitting = 0
+        for event in events:
+            size = self._buffered_bytes + len(event)
+            if len(self._events) >= self._settings.queue_size or size > QUEUED_BYTES_MAX:
+                break
+            self._events.append(event)
+            self._buffered_bytes = size
+            fitting += 1
+        if fitting:
             self._drained.clear()
             self._added.set()
+        return fitting
 
     async def run(self) -> None:
         failures = 0
@@ -140,7 +150,7 @@ class AuditTopicWriter:
         if response.error_code is not ErrorCode.NONE:
             raise KafkaError(response.error_code)
         for _ in batch:
-            self._events.popleft()
+            self._buffered_bytes -= len(self._events.popleft())
 
     def _next_batch(self) -> list[bytes]:
         batch: list[bytes] = []
@@ -171,9 +181,10 @@ class AuditTopicWriter:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is not there yet")
         if not self._is_configured:
-            wanted = str(self._settings.topic_retention_ms)
-            if image.config(ConfigType.TOPIC, AUDIT_TOPIC).get(RETENTION) != wanted:
-                await self._configure(wanted)
+            known = self._services.metadata.current.config(ConfigType.TOPIC, AUDIT_TOPIC)
+            wanted = self._configs().items()
+            if changes := {name: text for name, text in wanted if known.get(name) != text}:
+                await self._configure(changes)
             self._is_configured = True
         return topic
 
@@ -181,7 +192,6 @@ class AuditTopicWriter:
         replicas = self._settings.topic_replication_factor
         brokers = sum(not broker.is_fenced for broker in image.brokers.values())
         self._check_brokers(image, replicas, brokers)
-        configs = {RETENTION: str(self._settings.topic_retention_ms), "cleanup.policy": "delete"}
         request = CreateTopicsRequest(
             topics=(
                 CreatableTopic(
@@ -191,7 +201,7 @@ class AuditTopicWriter:
                     assignments=(),
                     configs=tuple(
                         CreatableTopicConfig(name=name, value=value)
-                        for name, value in configs.items()
+                        for name, value in self._configs().items()
                     ),
                 ),
             )
@@ -209,13 +219,19 @@ class AuditTopicWriter:
         if brokers < min(replicas, expected) and now < self._may_create_at:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "waiting for more brokers")
 
-    async def _configure(self, retention_ms: str) -> None:
+    def _configs(self) -> dict[str, str]:
+        return {"retention.ms": str(self._settings.topic_retention_ms), **FIXED_CONFIGS}
+
+    async def _configure(self, texts: Mapping[str, str]) -> None:
         """Nobody else may change the settings of the topic, so they follow those of the nodes."""
         api = ALL_APIS[ApiKey.INCREMENTAL_ALTER_CONFIGS]
         context = RequestContext(api.max_version, 0, None, "127.0.0.1", "", 0, NODE)
-        change = AlterableConfig(name=RETENTION, config_operation=0, value=retention_ms)
+        changes = tuple(
+            AlterableConfig(name=name, config_operation=0, value=text)
+            for name, text in texts.items()
+        )
         resource = AlterConfigsResource(
-            resource_type=ConfigType.TOPIC, resource_name=AUDIT_TOPIC, configs=(change,)
+            resource_type=ConfigType.TOPIC, resource_name=AUDIT_TOPIC, configs=changes
         )
         request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
         await self._services.forwarder.forward(api, context, request)

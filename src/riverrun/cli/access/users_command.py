@@ -41,7 +41,8 @@ Mechanisms = Annotated[
         "--mechanism",
         metavar="SCRAM-SHA-256|SCRAM-SHA-512",
         show_default=False,
-        help="A mechanism that the user may log in with; may be repeated. Default: both.",
+        help="A mechanism that the user may log in with; may be repeated. Default: both for a new "
+        "user, else those that the user has.",
     ),
 ]
 
@@ -112,7 +113,14 @@ def password(
     mechanisms: Mechanisms = [],  # noqa: B006
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Change the password of a user. Open connections stay; new ones need the new password."""
+    """Change the password of a user. Open connections stay; new ones need the new password.
+
+    With --mechanism, the old password stays valid for the other mechanisms of the user.
+
+    \b
+    riverrun users password alice
+    openssl rand -base64 24 | riverrun users password billing --password-file -
+    """
     from riverrun.cli.access.user_admin import list_users as ask
     from riverrun.cli.access.user_admin import set_password
     from riverrun.cli.support.session import run

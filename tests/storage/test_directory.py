@@ -228,6 +228,38 @@ def test_partition_is_deleted_although_the_full_disk_refuses_a_longer_name(
     assert machine.files.list_directory(DATA) == [".lock", "meta.properties"]
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_deleted_log_keeps_its_topic_id_while_it_has_other_files(
+    monkeypatch: pytest.MonkeyPatch, *, is_reversed: bool
+) -> None:
+    """Otherwise a new topic of the same name gets the files that a crash leaves."""
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(b"a"))
+    files = machine.files
+    names = sorted(files.list_directory(log.path), reverse=is_reversed)
+    left = [len(names) - 1]
+    unlink = files.unlink
+
+    def unlink_some(path: str) -> None:
+        if not left[0]:
+            raise OSError(errno.EIO, "the process ends here")
+        left[0] -= 1
+        unlink(path)
+
+    def refuse(old: str, new: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "list_directory", lambda _: names)
+    monkeypatch.setattr(files, "rename", refuse)
+    monkeypatch.setattr(files, "unlink", unlink_some)
+    with pytest.raises(OSError, match="ends here"):
+        directory.delete(PARTITION)
+    machine.kill()
+    _, log = machine.load(LogSettings())
+    assert log.topic_id == TOPIC_ID
+
+
 def test_start_offset_survives_in_its_checkpoint() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())

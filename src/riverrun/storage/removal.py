@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from riverrun.ports.files import Files
+from riverrun.storage.checkpoints import PARTITION_METADATA
 from riverrun.storage.space_monitor import is_disk_full
 
 DELETE_SUFFIX = "-delete"
@@ -99,5 +100,7 @@ def remove_directory(files: Files, path: str) -> None:
 
 
 def _remove_content(files: Files, path: str) -> None:
-    for name in files.list_directory(path):
+    """The topic id goes last: after a crash, a new topic of the same name would get the files that
+    are left of a log without one."""
+    for name in sorted(files.list_directory(path), key=PARTITION_METADATA.__eq__):
         files.unlink(os.path.join(path, name))

@@ -41,6 +41,7 @@ def test_valid_values_are_parsed(name: str, text: str, value: Value) -> None:
         ("retention.ms", "1_000", "1_000|Not a number of type LONG"),
         ("retention.ms", "١", "١|Not a number of type LONG"),
         ("retention.ms", "9223372036854775808", "9223372036854775808|Not a number of type LONG"),
+        ("retention.ms", "9" * 5000, "9" * 5000 + "|Not a number of type LONG"),
         ("retention.ms", "-5", "-5|Value must be at least -1"),
         ("segment.bytes", "99999999999", "99999999999|Not a number of type INT"),
         ("segment.bytes", "1", "1|Value must be at least 1048576"),

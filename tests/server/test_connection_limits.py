@@ -66,7 +66,9 @@ def test_listener_has_a_rate_of_its_own() -> None:
     assert [round(arrival.seconds) for arrival in arrivals] == [0] * 11 + [1, 2]
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", ":5"])
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1", "10.0.0.1:x", ":5", "10.0.0.1:²", "10.0.0.1:" + "9" * 5000]
+)
 def test_bad_override_is_refused(text: str) -> None:
     with pytest.raises(SettingError):
         parse_overrides(text)
@@ -75,4 +77,6 @@ def test_bad_override_is_refused(text: str) -> None:
 def test_bad_limit_of_a_listener_is_refused() -> None:
     with pytest.raises(SettingError):
         check_listener_limits({PREFIX + "max.connections": "many"})
+    with pytest.raises(SettingError):
+        check_listener_limits({PREFIX + "max.connections": "²"})
     check_listener_limits({PREFIX + "max.connections": "5"})

@@ -112,6 +112,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         return str(value)
 
 
+COUNT_DIGITS_MAX = 18
 _LIMITS = {
     SettingKind.INT: (-(2**31), INT_MAX),
     SettingKind.SHORT: (-(2**15), 2**15 - 1),
@@ -124,6 +125,12 @@ _KINDS: dict[type, SettingKind] = {
     str: SettingKind.STRING,
     tuple: SettingKind.LIST,
 }
+
+
+def is_count(text: str) -> bool:
+    """Whether a text of a client is a number of ASCII digits. ``int`` fails for other characters
+    that ``str.isdigit`` accepts, and for thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX
 
 
 def setting(

@@ -27,7 +27,7 @@ from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
-from riverrun.model.settings import Setting, SettingKind
+from riverrun.model.settings import Setting, SettingKind, is_count
 from riverrun.placement.planner.stored_plan import HEADER, ROLLBACKS
 from riverrun.security.protocols import LISTENER_LIMITS, LISTENER_PREFIX
 from riverrun.security.tls import DYNAMIC_NAMES
@@ -345,7 +345,7 @@ def _check_security(resource: str, current: Texts, texts: Texts) -> None:
         if not name.startswith(LISTENER_PREFIX):
             continue
         _, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
-        is_limit = setting in LISTENER_LIMITS and (texts[name] or "").strip().isdigit()
+        is_limit = setting in LISTENER_LIMITS and is_count((texts[name] or "").strip())
         if resource == CLUSTER or (setting not in DYNAMIC_NAMES and not is_limit):
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Cannot update these configs dynamically: {name}"

@@ -14,7 +14,7 @@ from typing import Final
 
 from riverrun.model.settings import Setting, SettingError, SettingKind, Value
 
-_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)  # int() refuses more than 4300
 _THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 _SPLIT = re.compile(r"\s*,\s*")
 _BOUNDS: Final = {

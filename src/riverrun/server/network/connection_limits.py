@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from riverrun.model.settings import INT_MAX, SettingError
+from riverrun.model.settings import INT_MAX, SettingError, is_count
 from riverrun.security.protocols import (
     CREATION_RATE,
     LISTENER_LIMITS,
@@ -67,7 +67,7 @@ class ConnectionLimits:
     def of_listener(self, listener: str, name: str) -> int:
         """A limit of one listener; no limit if it is not a number."""
         text = self._texts.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}", "")
-        return int(text) if text.strip().isdigit() else INT_MAX
+        return int(text) if is_count(text.strip()) else INT_MAX
 
     def check(
         self,
@@ -123,5 +123,5 @@ def check_listener_limits(texts: Mapping[str, str]) -> None:
     """Raises ``SettingError`` for limits that cannot be read."""
     for name, text in texts.items():
         is_limit = name.startswith(LISTENER_PREFIX) and name.endswith(LISTENER_LIMITS)
-        if is_limit and not text.strip().isdigit():
+        if is_limit and not is_count(text.strip()):
             raise SettingError(name, text, "Not a number of type INT")

@@ -13,6 +13,7 @@ from riverrun.model.settings import (
     SettingError,
     SettingKind,
     Settings,
+    is_count,
     setting,
 )
 
@@ -26,7 +27,7 @@ def parse_overrides(text: str) -> dict[str, int]:
         if not part.strip():
             continue
         address, colon, count = part.strip().rpartition(":")
-        if not colon or not address or not count.strip().isdigit():
+        if not colon or not address or not is_count(count.strip()):
             raise SettingError(OVERRIDES, text, "an override looks like 10.0.0.1:100")
         found[address.strip().strip("[]")] = int(count)
     return found

@@ -171,7 +171,7 @@ def test_wiped_voter_that_stops_while_rejoining_votes_again(
 
 
 def test_reassignment_to_a_node_that_is_down_is_cancelled() -> None:
-    plan = plan_with(7, "kill@1.5+8:node-4", 4, reassignment_stall_timeout_ms="1500")
+    plan = plan_with(1, "kill@1.5+8:node-4", 4, reassignment_stall_timeout_ms="1500")
     outcome = run_any(dataclasses.replace(plan, has_moves=True))
     expect_no_failure(outcome)
     assert any("rolled back" in line and "reason=stalled" in line for line in outcome.story)
@@ -188,7 +188,7 @@ def test_new_replica_that_loses_batches_while_it_is_copied_never_joins(
 
 
 def test_reassignment_to_a_full_disk_is_rolled_back() -> None:
-    plan = plan_with(2, "disk-full@1+8:node-4=1500", 4)
+    plan = plan_with(1, "disk-full@1+8:node-4=1500", 4)
     outcome = run_any(dataclasses.replace(plan, has_moves=True))
     expect_no_failure(outcome)
     assert any("rolled back" in line and "reason=disk" in line for line in outcome.story)

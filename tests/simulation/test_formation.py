@@ -100,6 +100,9 @@ class BlankNodes:
         for address in settings.listening():
             await listener.start(address.name, address.host, address.port)
 
+    def needs_login(self, _listener: str) -> bool:
+        return False
+
     def clusters(self) -> list[str]:
         """The ids of all clusters that were ever formed."""
         return sorted({f.cluster_id for formed in self.formed.values() for f in formed})

@@ -19,8 +19,21 @@ from typing import Self
 from riverrun.chaos.faults.disks import mount_small, unmount
 from riverrun.chaos.faults.network_control import CLIENT, CONTROLLER, NetworkControl
 from riverrun.chaos.faults.proxy import ProxyRoute
-from riverrun.chaos.servers import PORTS_PER_NODE, SERVERS, NodePlace, ServerKind
+from riverrun.chaos.servers import (
+    HOST,
+    PORTS_PER_NODE,
+    SERVERS,
+    NodePlace,
+    SecureRiverrunServer,
+    ServerKind,
+)
+from riverrun.cli.support.client_config import (
+    COMMAND_CONFIG_VARIABLE,
+    ClusterAddress,
+    read_properties,
+)
 from riverrun.cli.support.free_ports import find_free_ports
+from riverrun.cli.up.secure import ClusterSecurity, prepare
 
 STOP_SECONDS_MAX = 20.0
 LOG_TAIL_CHARACTERS = 800
@@ -65,10 +78,13 @@ class ChaosCluster:
     count: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     peer: str = "riverrun"
+    is_secure: bool = False
+    """TLS, logins and access control, as with ``riverrun up --secure``."""
     small_disks: Mapping[int, int] = field(default_factory=dict)
     """File system sizes of nodes whose disk a scenario fills."""
     nodes: dict[int, ClusterNode] = field(default_factory=dict)
     _network: NetworkControl | None = None
+    _security: ClusterSecurity | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -102,6 +118,8 @@ class ChaosCluster:
             home.mkdir(exist_ok=True)
             self.nodes[number] = ClusterNode(place)
         places = [node.place for node in self.nodes.values()]
+        if self.is_secure:
+            self._security = prepare(self.folder, [place.name for place in places], HOST)
         for place in places:
             self.server.prepare(place, places, self.settings)
         self._network = NetworkControl(
@@ -110,6 +128,7 @@ class ChaosCluster:
             for channel, shown, real in (
                 (CLIENT, p.proxied_client, p.client),
                 (CONTROLLER, p.proxied_controller, p.controller),
+                (CLIENT, p.proxied_internal, p.internal),
             )
         )
         for number in self.nodes:
@@ -117,7 +136,7 @@ class ChaosCluster:
 
     @property
     def server(self) -> ServerKind:
-        return SERVERS[self.peer]()
+        return SecureRiverrunServer() if self.is_secure else SERVERS[self.peer]()
 
     @property
     def network(self) -> NetworkControl:
@@ -125,8 +144,36 @@ class ChaosCluster:
         return self._network
 
     @property
-    def bootstrap(self) -> str:
-        return ",".join(node.place.proxied_client for node in self.nodes.values())
+    def bootstrap(self) -> ClusterAddress:
+        addresses = ",".join(node.place.proxied_client for node in self.nodes.values())
+        return ClusterAddress.of(addresses, properties=self.login)
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The client settings of the administrator."""
+        if self._security is None:
+            return {}
+        return read_properties(Path(self._security.properties))
+
+    @property
+    def login_environment(self) -> dict[str, str]:
+        """The variables with which our commands log in."""
+        if self._security is None:
+            return {}
+        return {COMMAND_CONFIG_VARIABLE: self._security.properties}
+
+    @property
+    def controller_login(self) -> dict[str, str]:
+        """The client settings for controller listeners, which expect the certificate of a node."""
+        if self._security is None:
+            return {}
+        folder = Path(self._security.ca).parent
+        node = next(iter(self.nodes.values())).place
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.location": self._security.ca,
+            "ssl.keystore.location": str(folder / f"{node.name}.pem"),
+        }
 
     @property
     def running(self) -> list[int]:

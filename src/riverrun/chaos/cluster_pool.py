@@ -39,11 +39,12 @@ class ClusterPool:
         self,
         *,
         peer: str = "riverrun",
+        is_secure: bool = False,
         count: int = 3,
         folder: Path | None = None,
         log: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self.peer, self._count = peer, count
+        self.peer, self._is_secure, self._count = peer, is_secure, count
         self._folder = folder or Path(tempfile.mkdtemp(prefix="riverrun-chaos-"))
         self._log = log
         self._built = 0
@@ -81,6 +82,7 @@ class ClusterPool:
             count=count,
             settings={**LAG_SETTINGS, **scenario.settings},
             peer=self.peer,
+            is_secure=self._is_secure,
             small_disks=dict.fromkeys(range(1, count + 1), size) if size else {},
         )
         self._log(f"starting {count} nodes in {folder}")

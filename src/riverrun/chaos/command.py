@@ -69,6 +69,9 @@ def run(
     peer: str = typer.Option(
         "riverrun", "--peer", envvar="PEER", help="riverrun, or kafka for comparison."
     ),
+    is_secure: bool = typer.Option(
+        False, "--secure", help="With TLS, logins and access control, as in `up --secure`."
+    ),
     history: Path | None = typer.Option(
         None, "--history", help="Write the history of each run to this directory, as JSON lines."
     ),
@@ -88,6 +91,7 @@ def run(
     riverrun chaos run leader-killed
     riverrun chaos run all --minutes 60 --report chaos.html
     riverrun chaos run all --rounds 20 --stop-early
+    riverrun chaos run leader-killed --secure
     """
     _check_extra()
     from riverrun.chaos.cluster_pool import ClusterPool
@@ -97,6 +101,8 @@ def run(
 
     if peer not in SERVERS:
         fail(f"--peer {peer}: there are {' and '.join(SERVERS)}", USAGE)
+    if is_secure and peer != "riverrun":
+        fail("--secure is for riverrun only", USAGE)
     try:
         chosen = choose(scenarios)
     except UnknownScenario as error:
@@ -104,7 +110,7 @@ def run(
     began = time.monotonic()
     first_seed = seed if seed is not None else random.randrange(1 << 30)
     results: list[ScenarioResult] = []
-    with ClusterPool(peer=peer, count=nodes, log=_log) as pool:
+    with ClusterPool(peer=peer, is_secure=is_secure, count=nodes, log=_log) as pool:
         player = ScenarioRunner(pool, log=_log, rate=rate)
         for number, scenario in enumerate(_rounds(chosen, minutes, rounds)):
             _log(f"{scenario.name}: {scenario.about}")

@@ -21,6 +21,7 @@ from riverrun.chaos.cluster import ChaosCluster, NodeState
 from riverrun.chaos.history import Action, History
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.client.fetcher import read_from
+from riverrun.client.security import client_security
 from riverrun.model.errors import ErrorCode
 from riverrun.model.names import METADATA_TOPIC
 from riverrun.records.batch import CorruptBatch
@@ -70,6 +71,8 @@ class Probe:
     def __init__(self, cluster: ChaosCluster) -> None:
         self._cluster = cluster
         self._is_ours = cluster.peer == "riverrun"
+        self._client_security = client_security(cluster.login)
+        self._controller_security = client_security(cluster.controller_login)
         self._connections: dict[tuple[str, int], Connection] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="probe", daemon=True)
@@ -151,6 +154,7 @@ class Probe:
                 client_id="chaos",
                 timeout_s=RESPONSE_SECONDS_MAX,
                 connect_timeout_s=RESPONSE_SECONDS_MAX,
+                security=self._controller_security if controller else self._client_security,
             )
             self._connections[(address, number)] = connection
         return await connection.request(key, message)

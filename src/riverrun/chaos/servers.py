@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from riverrun.cli.benchmark import peers
+from riverrun.cli.up.secure import INTERNAL, LISTENER, protection
 
 HOST = "127.0.0.1"
 AGENT = Path(__file__).parent / "agent"
-PORTS_PER_NODE = 5
+PORTS_PER_NODE = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,20 @@ class NodePlace:
     @property
     def proxied_controller(self) -> str:
         return f"{HOST}:{self.first_port + 4}"
+
+    @property
+    def internal(self) -> str:
+        """The listener for other brokers, in a secure cluster."""
+        return f"{HOST}:{self.first_port + 5}"
+
+    @property
+    def proxied_internal(self) -> str:
+        return f"{HOST}:{self.first_port + 6}"
+
+    @property
+    def name(self) -> str:
+        """The name in its certificate."""
+        return f"node-{self.id}"
 
     @property
     def agent_file(self) -> Path:
@@ -94,19 +109,23 @@ class RiverrunServer:
             "metadata.log.max.record.bytes.between.snapshots": "20000",
             "node.id": str(node.id),
             "log.dirs": str(node.data),
+            **self._network(node, places),
+            "http.listener": node.http,
+            **settings,
+        }
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in values.items()]
+        self._config(node).write_text("\n".join(lines) + "\n")
+        node.agent_file.write_text("{}")
+
+    def _network(self, node: NodePlace, places: Sequence[NodePlace]) -> dict[str, str]:
+        others = [other.proxied_client for other in places if other.id != node.id]
+        return {
             "listeners": f"PLAINTEXT://{node.client},CONTROLLER://{node.controller}",
             "advertised.listeners": (
                 f"PLAINTEXT://{node.proxied_client},CONTROLLER://{node.proxied_controller}"
             ),
-            "http.listener": node.http,
-            **settings,
+            **({"seed.nodes": ",".join(others)} if others else {}),
         }
-        others = [other.proxied_client for other in places if other.id != node.id]
-        if others:
-            values["seed.nodes"] = ",".join(others)
-        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in values.items()]
-        self._config(node).write_text("\n".join(lines) + "\n")
-        node.agent_file.write_text("{}")
 
     def _config(self, node: NodePlace) -> Path:
         return node.folder / f"node-{node.id}.toml"
@@ -118,6 +137,25 @@ class RiverrunServer:
     def environment(self, node: NodePlace) -> dict[str, str]:
         known = {k: v for k, v in os.environ.items() if not k.startswith("RIVERRUN_")}
         return {**known, "PYTHONPATH": str(AGENT), "CHAOS_AGENT_FILE": str(node.agent_file)}
+
+
+class SecureRiverrunServer(RiverrunServer):
+    """riverrun nodes as ``riverrun up --secure`` starts them."""
+
+    def _network(self, node: NodePlace, places: Sequence[NodePlace]) -> dict[str, str]:
+        others = [other.proxied_controller for other in places if other.id != node.id]
+        return {
+            "listeners": (
+                f"{LISTENER}://{node.client},CONTROLLER://{node.controller},"
+                f"{INTERNAL}://{node.internal}"
+            ),
+            "advertised.listeners": (
+                f"{LISTENER}://{node.proxied_client},CONTROLLER://{node.proxied_controller},"
+                f"{INTERNAL}://{node.proxied_internal}"
+            ),
+            **protection(node.name, [place.name for place in places], node.folder),
+            **({"seed.nodes": ",".join(others)} if others else {}),
+        }
 
 
 class KafkaServer:

@@ -10,6 +10,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from riverrun.chaos.clients.addresses import confluent_address
 from riverrun.chaos.history import Action, History, OperationKind
 
 RESPONSE_SECONDS_MAX = 3.0
@@ -40,7 +41,7 @@ class Administrator:
     def _connect(self) -> AdminClient:
         return AdminClient(
             {
-                "bootstrap.servers": self._bootstrap,
+                **confluent_address(self._bootstrap),
                 "log_level": 0,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,

@@ -13,6 +13,7 @@ import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
+from riverrun.chaos.clients.addresses import aiokafka_address, confluent_address
 from riverrun.chaos.history import Action, History, OperationKind, Record
 
 COMMIT_SECONDS = 0.3
@@ -55,7 +56,7 @@ class ConfluentMember:
         self._committing: dict[int, int] = {}
         self._consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **confluent_address(bootstrap),
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -145,7 +146,7 @@ class Auditor:
         self._partitions = partitions
         self._consumers = {
             group: confluent_kafka.Consumer(
-                {"bootstrap.servers": bootstrap, "group.id": group, **QUICK}
+                {**confluent_address(bootstrap), "group.id": group, **QUICK}
             )
             for group in groups
         }
@@ -195,7 +196,7 @@ class AioMember:
 
     async def run(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap,
+            **aiokafka_address(self._bootstrap),
             group_id=self._group,
             enable_auto_commit=False,
             auto_offset_reset="earliest",

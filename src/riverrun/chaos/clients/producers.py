@@ -13,6 +13,7 @@ import aiokafka
 import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 
+from riverrun.chaos.clients.addresses import aiokafka_address, confluent_address
 from riverrun.chaos.history import Action, History, OperationKind
 
 TICK_SECONDS = 0.01
@@ -87,7 +88,7 @@ class ConfluentProducer:
         self._patience = patience_seconds
         self._producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **confluent_address(bootstrap),
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 2,
@@ -164,7 +165,7 @@ class AioProducer:
 
     async def run(self) -> None:
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap,
+            **aiokafka_address(self._bootstrap),
             acks="all",
             enable_idempotence=True,
             linger_ms=2,

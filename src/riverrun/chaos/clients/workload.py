@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from riverrun.chaos.clients.addresses import confluent_address
 from riverrun.chaos.clients.administrators import Administrator
 from riverrun.chaos.clients.consumers import QUICK, AioMember, Auditor, ConfluentMember
 from riverrun.chaos.clients.producers import AioProducer, ConfluentProducer, Ending
@@ -151,7 +152,7 @@ class ChaosWorkload:
     def read_back(self) -> dict[int, int]:
         """Read the whole topic with a new consumer; return the end of each partition."""
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self._bootstrap, "group.id": f"{self.topic}-end", **QUICK}
+            {**confluent_address(self._bootstrap), "group.id": f"{self.topic}-end", **QUICK}
         )
         try:
             return {
@@ -210,7 +211,7 @@ class ChaosWorkload:
 
 def create_topic(bootstrap: str, topic: str, load: Load) -> None:
     """Create a topic and wait for its leaders."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK})
+    admin = AdminClient({**confluent_address(bootstrap), **QUICK})
     wanted = NewTopic(topic, load.partitions, load.replicas, config=dict(load.settings))
     end = time.monotonic() + CREATE_SECONDS_MAX
     error: object = None

@@ -11,11 +11,12 @@ import random
 import threading
 from collections.abc import Sequence
 
+from riverrun.chaos.clients.addresses import own_pool
 from riverrun.chaos.cluster import ClusterFailed
 from riverrun.chaos.history import Action, History
 from riverrun.cli.balance.stored_plans import ask_plans, cancel_plan, submit
 from riverrun.client.connection import UnsupportedApi
-from riverrun.client.pool import ConnectionPool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.placement.planner.plan import Goal, PlannedMove
@@ -87,8 +88,8 @@ class MovingAdministrator:
             raise
 
     async def _run(self) -> None:
-        async with ConnectionPool(
-            parse_bootstrap(self._bootstrap),
+        async with own_pool(
+            self._bootstrap,
             client_id="chaos-mover",
             request_timeout_s=RESPONSE_SECONDS_MAX,
             connect_timeout_s=RESPONSE_SECONDS_MAX,

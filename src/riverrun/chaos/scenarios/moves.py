@@ -6,6 +6,7 @@ plans. Some moves are cancelled, and some get another target.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -15,6 +16,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from riverrun.chaos.clients.addresses import confluent_address
 from riverrun.chaos.clients.consumers import QUICK
 from riverrun.chaos.clients.workload import Load, create_topic
 from riverrun.chaos.faults import disks
@@ -106,7 +108,7 @@ def destination_disk_full(arena: Arena) -> None:
 
 def topics_changed_while_moving(arena: Arena) -> None:
     """A topic is deleted and created again, and topics get partitions, while they move."""
-    admin = AdminClient({"bootstrap.servers": arena.cluster.bootstrap, **QUICK})
+    admin = AdminClient({**confluent_address(arena.cluster.bootstrap), **QUICK})
     topic, other = arena.workload.topic, f"{arena.workload.topic}-other"
     mover = _mover(arena)
     mover.topics.append(other)
@@ -189,6 +191,7 @@ def _run(arena: Arena, *words: str) -> bool:
     place = ["--bootstrap", arena.cluster.bootstrap]
     done = subprocess.run(
         [sys.executable, "-m", "riverrun.cli", *words, *place],
+        env={**os.environ, **arena.cluster.login_environment},
         capture_output=True,
         text=True,
         check=False,

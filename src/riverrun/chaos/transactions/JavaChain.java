@@ -1,7 +1,8 @@
 // A read-process-write chain of Apache Kafka's clients, which another process drives by lines.
 //
 // Arguments: bootstrap servers, the name (group and transactional id), the topics of inputs and
-// outputs, and three times in milliseconds: session, transaction, call. Fields are separated by tabs.
+// outputs, and three times in milliseconds: session, transaction, call. The variable CHAOS_LOGIN has
+// the settings to log in with, as lines NAME=VALUE. Fields are separated by tabs.
 //
 //   request                        response
 //   read                           batch (PARTITION OFFSET VALUE)*
@@ -46,6 +47,7 @@ public class JavaChain {
     private JavaChain(String[] arguments) {
         String bootstrap = arguments[0], name = arguments[1], callMs = arguments[6];
         outputs = arguments[3];
+        producerSettings.putAll(login());
         producerSettings.put("bootstrap.servers", bootstrap);
         producerSettings.put("transactional.id", name);
         producerSettings.put("transaction.timeout.ms", arguments[5]);
@@ -54,6 +56,7 @@ public class JavaChain {
         producerSettings.put("request.timeout.ms", "3000");
         producerSettings.put("reconnect.backoff.max.ms", "200");
         Properties settings = new Properties();
+        settings.putAll(login());
         settings.put("bootstrap.servers", bootstrap);
         settings.put("group.id", name);
         settings.put("enable.auto.commit", "false");
@@ -68,6 +71,15 @@ public class JavaChain {
         StringDeserializer text = new StringDeserializer();
         consumer = new KafkaConsumer<>(settings, text, text);
         consumer.subscribe(List.of(arguments[2]));
+    }
+
+    private static Map<String, String> login() {
+        Map<String, String> settings = new HashMap<>();
+        System.getenv().getOrDefault("CHAOS_LOGIN", "").lines().forEach(line -> {
+            int at = line.indexOf('=');
+            settings.put(line.substring(0, at), line.substring(at + 1));
+        });
+        return settings;
     }
 
     public static void main(String[] arguments) throws InterruptedException {

@@ -12,6 +12,7 @@ import aiokafka
 import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 
+from riverrun.chaos.clients.addresses import aiokafka_address, confluent_address
 from riverrun.chaos.clients.consumers import QUICK, SESSION_MS
 from riverrun.chaos.transactions.feeders import (
     ABORT_PROBABILITY,
@@ -92,7 +93,7 @@ class ConfluentChain:
         context = self._context
         consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": context.feed.bootstrap,
+                **confluent_address(context.feed.bootstrap),
                 "group.id": context.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -186,7 +187,7 @@ class AioChain:
         feed = self._context.feed
         while not self._context.stop.is_set():
             producer = aiokafka.AIOKafkaProducer(
-                bootstrap_servers=feed.bootstrap,
+                **aiokafka_address(feed.bootstrap),
                 transactional_id=self.name,
                 transaction_timeout_ms=TRANSACTION_MS,
                 request_timeout_ms=5000,
@@ -195,7 +196,7 @@ class AioChain:
             )
             consumer = aiokafka.AIOKafkaConsumer(
                 feed.topic,
-                bootstrap_servers=feed.bootstrap,
+                **aiokafka_address(feed.bootstrap),
                 group_id=self._context.group,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",

@@ -17,9 +17,9 @@ import aiokafka
 import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 
+from riverrun.chaos.clients.addresses import aiokafka_address, confluent_address, own_pool
 from riverrun.chaos.clients.consumers import QUICK
 from riverrun.client.connection import UnsupportedApi
-from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.client.transactions import TransactionalProducer
 from riverrun.model.errors import KafkaError
@@ -71,7 +71,7 @@ def confluent_producer(
 ) -> confluent_kafka.Producer:
     return confluent_kafka.Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **confluent_address(bootstrap),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_MS,
             "request.timeout.ms": REQUEST_MS,
@@ -135,7 +135,7 @@ class AioFeeder:
         rng = random.Random(self.name)
         while not self._context.stop.is_set():
             producer = aiokafka.AIOKafkaProducer(
-                bootstrap_servers=self._context.bootstrap,
+                **aiokafka_address(self._context.bootstrap),
                 transactional_id=self.name,
                 transaction_timeout_ms=TRANSACTION_MS,
                 request_timeout_ms=5000,
@@ -183,8 +183,8 @@ class OwnFeeder:
         rng = random.Random(self.name)
         retry = RetryPolicy(tries_max=100, total_s_max=CALL_SECONDS_MAX, backoff_s_max=0.3)
         while not self._context.stop.is_set():
-            addresses = parse_bootstrap(self._context.bootstrap)
-            async with ConnectionPool(addresses, request_timeout_s=5.0, retry=retry) as pool:
+            bootstrap = self._context.bootstrap
+            async with own_pool(bootstrap, request_timeout_s=5.0, retry=retry) as pool:
                 producer = TransactionalProducer(pool, self.name, timeout_ms=TRANSACTION_MS)
                 with contextlib.suppress(KafkaError, UnsupportedApi, OSError):
                     await producer.init()

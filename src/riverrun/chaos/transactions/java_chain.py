@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from riverrun.chaos.clients.addresses import environment_of
 from riverrun.chaos.clients.consumers import SESSION_MS
 from riverrun.chaos.transactions.chains import Batch, ChainContext
 from riverrun.chaos.transactions.feeders import ABORT_PROBABILITY, CALL_SECONDS_MAX, TRANSACTION_MS
@@ -62,6 +63,7 @@ class JavaChain:
         times_ms = [SESSION_MS, TRANSACTION_MS, int(CALL_SECONDS_MAX * 1000)]
         return subprocess.Popen(
             [*self._command, feed.bootstrap, self.name, *topics, *map(str, times_ms)],
+            env=environment_of(feed.bootstrap),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # Kafka logs every lost connection there

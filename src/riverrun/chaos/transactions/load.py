@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from riverrun.chaos.clients.addresses import own_pool
 from riverrun.chaos.cluster import ClusterFailed, until
 from riverrun.chaos.history import Action, History
 from riverrun.chaos.transactions.chains import AioChain, ChainContext, ConfluentChain
@@ -23,7 +24,7 @@ from riverrun.client.connection import UnsupportedApi
 from riverrun.client.fetcher import read_from
 from riverrun.client.offsets import committed_offsets
 from riverrun.client.partitions import fetch
-from riverrun.client.pool import ConnectionPool, parse_bootstrap
+from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.testing.transaction_checks import Violation, check_transactions
@@ -150,7 +151,7 @@ class TransactionLoad:
     async def _read_all(self) -> FinalState | str:
         """The final state, or why it is not there yet."""
         try:
-            async with ConnectionPool(parse_bootstrap(self._bootstrap)) as pool:
+            async with own_pool(self._bootstrap) as pool:
                 return await self._read_with(pool)
         except (KafkaError, UnsupportedApi, OSError) as error:
             return f"the topics cannot be read: {error}"

@@ -12,6 +12,7 @@ import sys
 
 import confluent_kafka
 
+from riverrun.chaos.clients.addresses import address_here, environment_of
 from riverrun.chaos.transactions.feeders import CALL_SECONDS_MAX, confluent_producer
 
 WRITTEN, COMMITTED = "written", "committed"
@@ -26,6 +27,7 @@ class ZombieProcess:
         command = [sys.executable, "-m", __name__, bootstrap, transactional_id, topic, *values]
         self._process = subprocess.Popen(
             command,
+            env=environment_of(bootstrap),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # librdkafka reports the fence there
@@ -75,4 +77,4 @@ def _tell(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    main(address_here(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -201,7 +201,7 @@ def _up(data: Path, plan: _Plan) -> int:
         security = None
         if plan.wants_security or secure.is_secure(data):
             files.check_may_be_secured(cluster, data)
-            security = secure.prepare(data, cluster, files.HOST)
+            security = secure.prepare(data, [node.name for node in cluster], files.HOST)
         for node in cluster:
             files.write_draft(node, cluster, plan.flags, is_secure=security is not None)
         prepared = files.prepare_first_start(cluster, plan.flags.get("cluster.id"))

@@ -54,8 +54,8 @@ def is_secure(data: Path) -> bool:
     return (data / FOLDER / "client.properties").exists()
 
 
-def prepare(data: Path, cluster: Sequence[NodeFiles], host: str) -> ClusterSecurity:
-    """Create what is missing. Exits if it cannot."""
+def prepare(data: Path, names: Sequence[str], host: str) -> ClusterSecurity:
+    """Create what is missing for nodes with these names. Exits if it cannot."""
     from riverrun.cli.certs.authority import Authority, CertificateError, describe
 
     folder = data / FOLDER
@@ -66,10 +66,10 @@ def prepare(data: Path, cluster: Sequence[NodeFiles], host: str) -> ClusterSecur
         else:
             authority = Authority.create(folder, name="riverrun")
         soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=RENEW_DAYS)
-        for node in cluster:
-            path = folder / f"{node.name}.pem"
+        for name in names:
+            path = folder / f"{name}.pem"
             if not path.exists() or describe(path)[0].not_after < soon:
-                authority.issue(path, name=node.name, hosts=(host, "localhost"))
+                authority.issue(path, name=name, hosts=(host, "localhost"))
         password = _password(folder / "admin.password")
         properties = folder / "client.properties"
         write_private(properties, _client_properties(folder / "ca.pem", password))
@@ -91,7 +91,6 @@ def settings_of(
     node: NodeFiles, cluster: Sequence[NodeFiles], data: Path, host: str
 ) -> dict[str, object]:
     """The settings of one node, besides those of a plain cluster."""
-    folder = data / FOLDER
     addresses = (
         f"{LISTENER}://{node.client}",
         f"CONTROLLER://{host}:{node.port + 1}",
@@ -99,22 +98,32 @@ def settings_of(
     )
     chosen: dict[str, object] = {
         "listeners": ",".join(addresses),
-        "listener.security.protocol.map": f"CONTROLLER:SSL,{INTERNAL}:SSL",
-        "inter.broker.listener.name": INTERNAL,
-        "ssl.keystore.location": str(folder / f"{node.name}.pem"),
-        "ssl.truststore.location": str(folder / "ca.pem"),
-        "ssl.principal.mapping.rules": "RULE:^CN=(node-[0-9]+)$/$1/,DEFAULT",
-        "listener.name.controller.ssl.client.auth": "required",
-        f"listener.name.{INTERNAL.lower()}.ssl.client.auth": "required",
-        "authorizer.class.name": "riverrun",
-        "super.users": ";".join([f"User:{USER}", *(f"User:{one.name}" for one in cluster)]),
-        "bootstrap.admin.user": USER,
-        "bootstrap.admin.password.file": str(folder / "admin.password"),
+        **protection(node.name, [one.name for one in cluster], data),
     }
     others = [f"{host}:{other.port + 1}" for other in cluster if other is not node]
     if others:
         chosen["seed.nodes"] = ",".join(others)  # the listeners that need no user
     return chosen
+
+
+def protection(name: str, names: Sequence[str], data: Path) -> dict[str, str]:
+    """The settings that protect one of these nodes. Its listeners are ``LISTENER``, CONTROLLER
+    and ``INTERNAL``.
+    """
+    folder = data / FOLDER
+    return {
+        "listener.security.protocol.map": f"CONTROLLER:SSL,{INTERNAL}:SSL",
+        "inter.broker.listener.name": INTERNAL,
+        "ssl.keystore.location": str(folder / f"{name}.pem"),
+        "ssl.truststore.location": str(folder / "ca.pem"),
+        "ssl.principal.mapping.rules": "RULE:^CN=(node-[0-9]+)$/$1/,DEFAULT",
+        "listener.name.controller.ssl.client.auth": "required",
+        f"listener.name.{INTERNAL.lower()}.ssl.client.auth": "required",
+        "authorizer.class.name": "riverrun",
+        "super.users": ";".join(f"User:{one}" for one in (USER, *names)),
+        "bootstrap.admin.user": USER,
+        "bootstrap.admin.password.file": str(folder / "admin.password"),
+    }
 
 
 def _client_properties(ca: Path, password: str) -> str:

@@ -249,11 +249,15 @@ def test_kafka_configs_cordon_a_broker(
         rows = json.loads(cli.run("cluster", "logdirs", "--json"))
         return [row["node"] for row in rows if row["state"] == "cordoned"]
 
+    def is_refused() -> bool:
+        created = tools.run(*topics, "--topic", make_name(), "--replication-factor", 3)
+        return created.code == 1 and "log directories cordoned" in created.text
+
     tools.run(*alter, "--add-config", "cordoned.log.dirs=*").check()
     try:
         until(lambda: cordoned() == [2], seconds=SECONDS_MAX, what="broker 2 is cordoned")
-        refused = tools.run(*topics, "--topic", three, "--replication-factor", 3)
-        assert refused.code == 1 and "log directories cordoned" in refused.text
+        # The controller learns of it with the next heartbeat.
+        until(is_refused, seconds=SECONDS_MAX, what="topics on three brokers are refused")
         tools.run(*topics, "--topic", two, "--replication-factor", 2).check()
         for row in json.loads(cli.run("topics", "describe", two, "--json"))[0]["partitions"]:
             assert sorted(row["replicas"]) == [1, 3]

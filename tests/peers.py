@@ -27,6 +27,11 @@ KAFKA_ARTIFACTS = (
     ("org.apache.kafka", "kafka-shell", KAFKA_VERSION),
     ("org.slf4j", "slf4j-reload4j", "1.7.36"),
 )
+# Kafka Streams and a connector for Kafka Connect, which the broker's artifacts do not contain.
+APPLICATION_ARTIFACTS = (
+    ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.apache.kafka", "connect-file", KAFKA_VERSION),
+)
 REGISTRY_VERSION = "3.3.3"
 REGISTRY_JAVA_VERSION_MIN = 21
 NODE_PACKAGES = ("kafkajs@2.2.4", "@platformatic/kafka@1.35.0")
@@ -109,20 +114,30 @@ def find_kafka() -> Path:
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
     with one_installer():
         if not folder.exists():
-            _download_kafka(folder)
+            _download_kafka(folder, KAFKA_ARTIFACTS)
     return folder
 
 
-def _download_kafka(folder: Path) -> None:
+def find_kafka_applications() -> Path:
+    """The folder with the jars of Kafka Streams and of Kafka Connect's file connector."""
+    find_java()
+    folder = cache_folder() / f"kafka-applications-{KAFKA_VERSION}"
+    with one_installer():
+        if not folder.exists():
+            _download_kafka(folder, APPLICATION_ARTIFACTS)
+    return folder
+
+
+def _download_kafka(folder: Path, artifacts: tuple[tuple[str, str, str], ...]) -> None:
     remedy = "Apache Kafka needs Maven (apt-get install maven) and Maven Central"
-    work = cache_folder() / "kafka-pom"
+    work = cache_folder() / f"{folder.name}-pom"
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     work.mkdir(exist_ok=True)
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, artifact, version in KAFKA_ARTIFACTS
+        for group, artifact, version in artifacts
     )
     (work / "pom.xml").write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -397,6 +397,24 @@ def test_cold_read_survives_a_roll_and_a_discard() -> None:
     found.adopt()
 
 
+def test_truncation_to_the_first_segment_keeps_producers_of_discarded_segments() -> None:
+    machine = Machine()
+    directory, log = machine.load(LogSettings())
+    append(log, batch(producer=5, sequence=0, transactional=True))
+    append(log, batch(producer=6, sequence=0))
+    log.delete_records_before(2)
+    log.enforce_retention(NOW_MS)
+    flush(log, whole=True)
+    directory.checkpoint().write()
+    assert log.enforce_retention(NOW_MS) != []
+    append(log, batch(producer=6, sequence=1))
+    log.truncate_to(2)
+    assert (log.start_offset, log.end_offset) == (2, 2)
+    assert log.producers.entries[5].transaction_start == 0
+    assert append(log, batch(producer=6, sequence=0)).is_duplicate
+    assert append(log, batch(producer=6, sequence=1)).base_offset == 2
+
+
 def test_retention_keeps_the_last_batch_of_a_producer_until_a_snapshot_is_durable() -> None:
     machine = Machine()
     directory, log = machine.load(LogSettings())

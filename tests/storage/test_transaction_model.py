@@ -144,6 +144,14 @@ class TransactionsAgreeWithAModel(RuleBasedStateMachine):
         self.log.delete_records_before(self.start)
 
     @rule()
+    def discard_segments(self) -> None:
+        """Discard the segments below the start, also those of open transactions."""
+        flush(self.log, whole=True)
+        self.directory.checkpoint().write()
+        self.log.enforce_retention(NOW_MS)
+        assert self.log.start_offset == self.start
+
+    @rule()
     def restart_cleanly(self) -> None:
         stop_cleanly(self.directory)
         self._reload()

@@ -39,8 +39,8 @@ def append_markers(
             appended = log.append_markers(
                 list(collected.values()), leader_epoch=partition.leader_epoch, now_ms=now_ms
             )
-            for producer_id in collected:
-                partition.attempts.end(producer_id)
+            for marker in collected.values():
+                partition.attempts.marked(marker)
             collected.clear()
             partition.appended(appended.size_bytes)
 

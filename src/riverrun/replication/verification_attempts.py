@@ -3,8 +3,8 @@
 A transactional batch that arrives after its transaction has ended would open a transaction that no
 coordinator knows, and that never ends. So the leader asks the coordinator before it appends the
 first batch of a transaction. The transaction may end while the response is on its way. Each
-question is therefore an ``Attempt`` object, which a marker or an appended batch of the producer
-removes: the batch is appended only if its attempt is still in place.
+question is therefore an ``Attempt`` object, which the transaction's marker or an appended batch of
+the producer removes: the batch is appended only if its attempt is still in place.
 
     batch without an open transaction ──> attempt ──coordinator agrees──> append
                                              └──marker──> removed: INVALID_TXN_STATE
@@ -12,7 +12,7 @@ removes: the batch is appended only if its attempt is still in place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.records.batch import BatchHeader, read_header
@@ -21,6 +21,10 @@ from riverrun.storage.producers import AppendOrigin, Producers
 if TYPE_CHECKING:
     from riverrun.replication.partition import Partition
     from riverrun.storage.append_policy import Appended
+    from riverrun.storage.markers import NewMarker
+
+EPOCH_PER_TRANSACTION_SINCE: Final = 2
+"""The first transaction version that raises the producer's epoch with each transaction."""
 
 
 class Attempt:
@@ -74,8 +78,24 @@ class VerificationAttempts:
         return self._attempts.get(attempt.producer_id) is attempt
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker of the producer was appended."""
+        """A batch of the producer was appended."""
         self._attempts.pop(producer_id, None)
+
+    def marked(self, marker: NewMarker) -> None:
+        """A marker was appended. It ends the attempts of the transaction that it ended.
+
+        From transaction version 2 on, a marker has the epoch of the next transaction. The first
+        batch of that one may arrive before the marker, because EndTxn is answered earlier.
+        """
+        attempt = self._attempts.get(marker.producer_id)
+        if (
+            attempt is not None
+            and attempt.is_implicit
+            and marker.transaction_version >= EPOCH_PER_TRANSACTION_SINCE
+            and marker.producer_epoch <= attempt.epoch
+        ):
+            return
+        self.end(marker.producer_id)
 
     def release(self, attempt: Attempt) -> None:
         """A request that waited is finished. The last one removes the attempt."""

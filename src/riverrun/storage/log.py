@@ -449,7 +449,7 @@ class Log:
             # leader does not have it, and would find our log divergent in every comparison.
             self.epochs.truncate_end(self.end_offset)
             return
-        if offset <= self.segments.base_offset:
+        if offset < self.segments.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
         self._flusher.lower(offset)

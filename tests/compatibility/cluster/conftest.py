@@ -13,6 +13,7 @@ from tests.processes import until
 SETTINGS = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
 }
 
 

@@ -250,6 +250,43 @@ def test_marker_during_the_verification_refuses_the_batch() -> None:
     node.run(scenario())
 
 
+def test_marker_of_the_previous_transaction_does_not_refuse_the_next_one() -> None:
+    """In version 2 the marker has the epoch of the next transaction, whose first batch may arrive
+    before it. The coordinator agrees after the marker was written."""
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0, epoch=3))
+        node.coordinator.held = asyncio.Event()
+        sent = [node.send(data(sequence, epoch=4)) for sequence in range(2)]
+        await settle()
+        for _ in ("the marker", "a retry"):
+            assert await node.mark(epoch=4, transaction_version=2) == NONE
+        node.coordinator.held.set()
+        assert [codes(await one) for one in sent] == [[NONE]] * 2
+
+    node.run(scenario())
+
+
+@pytest.mark.parametrize(("epoch", "transaction_version"), [(5, 2), (4, 1)])
+def test_marker_of_the_transaction_itself_refuses_its_late_batch(
+    epoch: int, transaction_version: int
+) -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        node.coordinator.held = asyncio.Event()
+        late = node.send(data(0, epoch=4))
+        await settle()
+        assert await node.mark(epoch=epoch, transaction_version=transaction_version) == NONE
+        node.coordinator.held.set()
+        refused = (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
+        assert codes(await late)[0] in refused
+        assert node.partition().log.producers.first_unstable is None
+
+    node.run(scenario())
+
+
 def test_zombie_does_not_disturb_the_verification_of_its_successor() -> None:
     node = TransactionalNode()
 

@@ -123,8 +123,11 @@ class Segments(Sequence[Segment]):
         return replaced
 
     def truncate(self, offset: int, settings: LogSettings) -> None:
-        """Remove batches from the one with this offset on. The offset is above the first base."""
-        assert offset > self._bases[0], f"{offset} is not above {self._bases[0]}"
+        """Remove batches from the one with this offset on."""
+        assert offset >= self._bases[0], f"{offset} is below {self._bases[0]}"
+        if offset == self._bases[0]:
+            self.restart(offset, settings)
+            return
         self.active.write_indexes(self._files, exactly=True)
         stop = bisect_left(self._bases, offset)
         self._retire(self._segments[stop:])

@@ -33,6 +33,7 @@ from riverrun.server.requests import quorum_fetch
 from riverrun.simulation.world import Environment, World
 from riverrun.wire.apis import CONTROLLER_ROUTES, ApiKey
 from tests.metadata.opened import open_log
+from tests.server.access import OPEN_ACCESS
 
 FOLDER = "/data/__cluster_metadata-0"
 PORT = 9093
@@ -169,7 +170,10 @@ class Member:
 
     async def _listen(self, log: MetadataLog, environment: Environment) -> None:
         services = SimpleNamespace(
-            metadata=log, logs=SimpleNamespace(cluster_id=CLUSTER), response_cache=ResponseCache()
+            metadata=log,
+            logs=SimpleNamespace(cluster_id=CLUSTER),
+            response_cache=ResponseCache(),
+            access=OPEN_ACCESS,
         )
         metrics = Metrics()
         router = Router(

@@ -24,6 +24,7 @@ from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.quorum.network import QuorumNetwork
 from riverrun.server.requests import quorum_fetch
 from riverrun.wire.apis import CONTROLLER_APIS, ApiKey
+from tests.server.access import OPEN_ACCESS
 
 HOST = "127.0.0.1"
 VOTE = raft.VoteRequest(
@@ -68,7 +69,10 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 async def serve(member: FakeMember) -> tuple[Listener, int]:
     services = SimpleNamespace(
-        metadata=member, logs=SimpleNamespace(cluster_id="ours"), response_cache=ResponseCache()
+        metadata=member,
+        logs=SimpleNamespace(cluster_id="ours"),
+        response_cache=ResponseCache(),
+        access=OPEN_ACCESS,
     )
     metrics = Metrics()
     router = Router(

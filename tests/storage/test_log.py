@@ -27,6 +27,7 @@ from .machines import (
     read,
     read_all,
     refusal,
+    stop_cleanly,
     values_of,
 )
 
@@ -238,6 +239,35 @@ def test_retention_by_time_discards_also_the_active_segment() -> None:
     assert len(log.enforce_retention(NOW_MS)) == 1
     assert (log.start_offset, log.end_offset, log.size_bytes) == (1, 1, 0)
     assert append(log, batch(b"b")).base_offset == 1
+
+
+def test_retention_of_records_without_timestamps_counts_from_the_write() -> None:
+    leader, follower = log_of(), log_of(segment_bytes=200, retention_ms=1000)
+    follower.truncate_fully_and_start_at(0)
+    for offset in range(5):
+        append(leader, batch(bytes(100), timestamp=-1))
+        follower.append_as_follower(read(leader, offset).data)
+    follower.advance_high_watermark(5)
+    assert len(follower.segments) == 5
+    written_ms = follower.segments.active.modified_ms()
+    assert not follower.enforce_retention(written_ms + 1000)
+    assert len(follower.enforce_retention(written_ms + 1001)) == 5
+
+
+def test_restart_keeps_records_without_timestamps() -> None:
+    machine = Machine()
+    settings = LogSettings(segment_bytes=800, index_interval_bytes=100, retention_ms=1000)
+    directory, log = machine.load(settings)
+    for _ in range(20):
+        append(log, batch(bytes(100), timestamp=-1))
+    written_ms = log.segments[0].modified_ms()
+    for _ in range(2):  # the first start writes the missing time indexes
+        stop_cleanly(directory)
+        directory, log = machine.load(settings)
+    assert {segment.max_timestamp for segment in log.segments} == {-1}
+    log.advance_high_watermark(20)
+    assert not log.enforce_retention(written_ms + 1000)
+    assert len(read_all(log)) == 20
 
 
 def test_retention_by_size_keeps_at_least_the_limit() -> None:

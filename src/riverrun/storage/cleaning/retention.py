@@ -49,5 +49,6 @@ def _surplus_bytes(segments: Sequence[Segment], settings: LogSettings) -> int:
 def _is_old(segment: Segment, settings: LogSettings, now_ms: int) -> bool:
     if settings.retention_ms < 0:
         return False
-    newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+    # Records may have no timestamps, and a follower's segments have no time of their own.
+    newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms()
     return now_ms - newest > settings.retention_ms

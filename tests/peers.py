@@ -109,9 +109,10 @@ def find_jdk() -> str:
 
 
 def find_kafka() -> Path:
-    """The folder with Apache Kafka's jars."""
+    """The folder with Apache Kafka's jars and tools. `riverrun bench` has a folder of its own, with
+    fewer jars."""
     find_java()
-    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    folder = cache_folder() / f"kafka-tools-{KAFKA_VERSION}"
     with one_installer():
         if not folder.exists():
             _download_kafka(folder, KAFKA_ARTIFACTS)

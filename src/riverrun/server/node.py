@@ -158,6 +158,7 @@ class Node:
             services.metadata, self._randomness, router, security.to_controllers
         )
         listener = self._listener = self._build_listener(services, router)
+        services.metadata.subscribe(services.broker_visibility.published)
         services.metadata.subscribe(services.image_waits.published)
         services.metadata.subscribe(listener_updates(services, listener))
         services.metadata.subscribe(services.quotas.published)
@@ -244,7 +245,7 @@ class Node:
             send_memory=SendMemory(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
             response_cache=ResponseCache(),
-            broker_visibility=BrokerVisibility(),
+            broker_visibility=BrokerVisibility(self._clock),
             brokers_by_connection={},
         )
 

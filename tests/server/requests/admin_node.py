@@ -76,9 +76,10 @@ class Node:
             controller=ActiveController(log, self.configs),
             logs=SimpleNamespace(cluster_id="cluster-of-tests"),
             response_cache=ResponseCache(),
-            broker_visibility=BrokerVisibility(),
             brokers_by_connection={},
         )
+        services.broker_visibility = BrokerVisibility(services.clock)
+        services.broker_visibility.published(None, log.current)
         self.services = cast(Any, services)
         clock: Any = self.services.clock
         self.router = Router(self.services, metrics=Metrics(), clock=clock, apis=CONTROLLER_APIS)

@@ -335,15 +335,27 @@ def test_fenced_broker_stays_listed_for_some_seconds() -> None:
     """librdkafka drops a broker that is not listed together with partitions that it is moving."""
     image = image_of("t", brokers=(1, 2), partitions=1)
     node = Node(image)
-    now = 100.0
-    node.services.clock = SimpleNamespace(monotonic=lambda: now)
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
-    node.log.current = fenced(image, 2)
+    fence(node, 2, now=100.0)
     response = ask(node, 13, ALL)
     assert [broker.node_id for broker in response.brokers] == [1, 2]
     assert response.topics[0].partitions[0].offline_replicas == (2,)
-    now += LISTED_AFTER_FENCING_SECONDS + 0.1
+    node.services.clock.monotonic = lambda: 100.1 + LISTED_AFTER_FENCING_SECONDS
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
+
+
+def test_fenced_broker_stays_listed_by_a_node_that_was_never_asked_before() -> None:
+    """Clients of a dead broker turn to nodes that they have not spoken to before."""
+    node = Node(image_of("t", brokers=(1, 2), partitions=1))
+    fence(node, 2, now=100.0)
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
+
+
+def fence(node: Node, broker: int, *, now: float) -> None:
+    """Publish an image in which the broker is fenced."""
+    node.services.clock.monotonic = lambda: now
+    node.log.current = fenced(node.log.current, broker)
+    node.services.broker_visibility.published(None, node.log.current)
 
 
 def test_response_waits_for_the_successor_of_a_lost_leader() -> None:

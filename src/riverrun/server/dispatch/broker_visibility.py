@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import BrokerImage, Image
 from riverrun.model.ids import NodeId
+from riverrun.ports.clock import Clock
 
 LISTED_AFTER_FENCING_SECONDS: Final = 10.0
 """How long a fenced broker stays listed; about the session timeout of a broker in Kafka."""
@@ -17,7 +19,8 @@ LOST_SECONDS: Final = 0.5
 class BrokerVisibility:
     """When brokers were fenced, and when connections to leaders broke, as this node sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._seen: Mapping[NodeId, BrokerImage] = {}
         self._fenced_at: dict[NodeId, float] = {}
         self._lost_at: dict[NodeId, float] = {}
@@ -29,15 +32,20 @@ class BrokerVisibility:
         that is not listed any more, together with partitions that it is about to move to their new
         leader. It looks for that leader again only after a second. So the list shrinks later.
         """
-        if self._seen is not image.brokers:
-            self._note_fenced(image.brokers, now)
         listed = live_brokers(image, listener)
         for broker_id, since in list(self._fenced_at.items()):
+            broker = image.brokers.get(broker_id)
             if now - since > LISTED_AFTER_FENCING_SECONDS:
                 del self._fenced_at[broker_id]
-            elif listener in image.brokers[broker_id].endpoints:
-                listed[broker_id] = image.brokers[broker_id]
+            elif broker is not None and listener in broker.endpoints:
+                listed[broker_id] = broker
         return listed
+
+    def published(self, _: Delta | None, image: Image) -> None:
+        """A subscriber of metadata images. A node that no client has asked yet must know, too, when
+        a broker died: clients turn to such a node because of that."""
+        if self._seen is not image.brokers:
+            self._note_fenced(image.brokers, self._clock.monotonic())
 
     def leader_lost(self, leader: NodeId, now: float) -> None:
         """The connection to a broker that leads partitions broke."""

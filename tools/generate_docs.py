@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from riverrun.model.settings import Setting
+from riverrun.server.metrics.kafka_names import KAFKA_METRICS, OWN_PREFIX
 from riverrun.server.settings import GROUPS
 from riverrun.wire.apis import ALL_APIS, APIS, Api, ApiKey
 
@@ -247,6 +248,19 @@ The coordinator of a group reports its lag, for every partition with a committed
 """
 
 
+KAFKA_NOTES = """\
+## Names of Kafka's dashboards
+
+`/metrics/kafka` serves the same values under the names that dashboards and alerts for Apache Kafka read: those of Strimzi's configuration of the JMX exporter,
+and those of kafka_exporter. Point a second scrape job at this path (`riverrun generate prometheus --kafka-names` writes it), and use the dashboards as they are.
+
+- Series of single partitions, marked ¹, are served only with `?partitions=1`.
+- `kafka_server_brokertopicmetrics_*` have one series for each topic, and one without a label for all topics, as with the JMX exporter.
+- Each node reports the partitions that it leads and the groups that it coordinates, where kafka_exporter reports all from one place. Sums are the same.
+- The idle ratios are both those of the event loop, because there are no thread pools. Metrics of the JVM (`jvm_*`) do not exist.
+"""
+
+
 def metrics() -> str:
     found: dict[str, tuple[str, str, set[str]]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
@@ -261,6 +275,11 @@ def metrics() -> str:
     lines += ["| metric | kind | labels | |", "|---|---|---|---|"]
     for name, (kind, doc, labels) in sorted(found.items()):
         lines.append(f"| `{name}` | {kind} | {', '.join(sorted(labels))} | {doc} |")
+    lines += ["", KAFKA_NOTES, "| metric | labels | from | |", "|---|---|---|---|"]
+    for one in KAFKA_METRICS:
+        name = f"`{one.name}`" + (" ¹" if one.is_by_partition else "")
+        source = f"`{one.source}`" if one.source.startswith(OWN_PREFIX) else ""
+        lines.append(f"| {name} | {', '.join(one.labels)} | {source} | {one.doc} |")
     return "\n".join(lines) + "\n"
 
 

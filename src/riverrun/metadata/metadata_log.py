@@ -200,6 +200,15 @@ class MetadataLog:
         return self._raft.epoch
 
     @property
+    def role(self) -> str:
+        """Our role in the quorum, in Kafka's word."""
+        return self._raft.role if self._raft.is_voter else "observer"
+
+    @property
+    def voted(self) -> NodeId:
+        return self._raft.voted
+
+    @property
     def voters(self) -> tuple[Voter, ...]:
         return self._store.voters.voters.voters
 

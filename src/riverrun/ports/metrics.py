@@ -63,6 +63,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.families: dict[str, Family] = {}
+        self.unlisted: dict[str, Family] = {}
+        """Served only under the names that Kafka's dashboards use, by `/metrics/kafka`."""
 
     def _family(self, name: str, doc: str, kind: str) -> Family:
         family = self.families.setdefault(name, Family(name, doc, kind))
@@ -90,3 +92,6 @@ class Metrics:
         """Several counters that are kept elsewhere, such as those of topics."""
         assert name.endswith("_total"), f"{name}: a counter's name ends in _total"
         self._family(name, doc, "counter").readers.append(read)
+
+    def unlisted_gauges(self, name: str, doc: str, read: Callable[[], Iterable[Sample]]) -> None:
+        self.unlisted.setdefault(name, Family(name, doc, "gauge")).readers.append(read)

@@ -147,6 +147,11 @@ class Raft:
         return type(self._member.role).__name__.lower()
 
     @property
+    def voted(self) -> NodeId:
+        """The member that this one voted for in its epoch, or -1."""
+        return self._member.state.voted
+
+    @property
     def is_leader(self) -> bool:
         """Whether this node may append."""
         return isinstance(self._member.role, Leader)

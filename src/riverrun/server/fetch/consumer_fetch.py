@@ -301,3 +301,5 @@ class ConsumerFetch:
                 traffic = self.services.topics_traffic[partition.name.topic]
                 traffic.fetch_requests += 1
                 traffic.bytes_out += len(read.data)
+            elif partition is not None and read.error_code:
+                self.services.topics_traffic[partition.name.topic].fetch_failures += 1

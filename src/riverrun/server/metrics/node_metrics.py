@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from riverrun.model.settings import SECOND_MS
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.partition import Partition
+from riverrun.server.metrics.kafka_sources import declare_broker_sources
 from riverrun.server.metrics.replication_metrics import (
     declare_reassignment_metrics,
     declare_replication_metrics,
@@ -17,6 +19,7 @@ def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
     replicas = services.replicas
     declare_replication_metrics(metrics, replicas)
     declare_reassignment_metrics(metrics, replicas)
+    declare_broker_sources(metrics, services)
 
     def by_partition(name: str, description: str, read: Callable[[Partition], float]) -> None:
         def samples() -> Iterator[Sample]:
@@ -58,6 +61,10 @@ def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
         "Incremental fetch sessions.",
         lambda: len(services.fetch_sessions.consumers),
     )
+    _declare_host(metrics, services)
+
+
+def _declare_host(metrics: Metrics, services: BrokerServices) -> None:
     metrics.gauge(
         "riverrun_metadata_offset",
         "Offset of the newest metadata image.",
@@ -67,4 +74,19 @@ def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:
         "riverrun_log_directory_online",
         "1 if the data directory is writable, else 0.",
         lambda: 0 if services.logs.is_offline else 1,
+    )
+    metrics.gauge(
+        "riverrun_disk_size_bytes",
+        "Size of the disk with the data directory.",
+        lambda: services.logs.space().total_bytes,
+    )
+    metrics.gauge(
+        "riverrun_disk_free_bytes",
+        "Space on the disk with the data directory that this node may use.",
+        lambda: services.logs.space().usable_bytes,
+    )
+    metrics.gauge(
+        "riverrun_clock_seconds",
+        "Wall-clock time of this node, in seconds since 1970.",
+        lambda: services.clock.now_ms() / SECOND_MS,
     )

@@ -25,6 +25,7 @@ class TopicTraffic(Struct):
     records_in: int = 0
     bytes_in: int = 0
     fetch_requests: int = 0
+    fetch_failures: int = 0
     bytes_out: int = 0
 
 
@@ -80,6 +81,11 @@ class TopicsTraffic(dict[str, TopicTraffic]):
             "riverrun_topic_fetch_requests_total",
             "Partitions of Fetch responses to consumers that had records.",
             lambda traffic: traffic.fetch_requests,
+        )
+        by_topic(
+            "riverrun_topic_fetch_failures_total",
+            "Partitions of Fetch responses to consumers with an error, of replicas on this node.",
+            lambda traffic: traffic.fetch_failures,
         )
 
     def _samples(self, read: Callable[[TopicTraffic], int]) -> Iterator[Sample]:

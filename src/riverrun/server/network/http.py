@@ -3,6 +3,7 @@
     GET /health/live     200 while the event loop runs
     GET /health/ready    200 if the node serves clients, else 503; the body has the reason
     GET /metrics         the text format of Prometheus
+    GET /metrics/kafka   the same under the names of Kafka's dashboards; ?partitions=1 for all
 
 A connection carries one request, with headers of at most 8 KiB that must arrive in ten seconds.
 """
@@ -19,7 +20,8 @@ from riverrun.ports.metrics import Metrics
 HEADER_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 10.0
 CONNECTIONS_MAX = 100
-METRICS = "/metrics"
+METRICS = ("/metrics", "/metrics/kafka")
+METRICS_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 FIRST_BYTE_MIN = ord("A")
 """A request begins with a method. A request of Kafka's protocol begins with a zero byte."""
 
@@ -68,7 +70,8 @@ class HttpServer:
     def respond(self, method: str, path: str) -> HttpResponse:
         if method not in ("GET", "HEAD"):
             return 405, "text/plain", b"only GET and HEAD are supported\n"
-        match path.partition("?")[0]:
+        path, _, query = path.partition("?")
+        match path:
             case "/health/live":
                 return 200, "application/json", b'{"live": true}\n'
             case "/health/ready":
@@ -78,9 +81,18 @@ class HttpServer:
             case "/metrics":
                 from riverrun.server.network.prometheus import render  # noqa: PLC0415 (see there)
 
-                return 200, "text/plain; version=0.0.4; charset=utf-8", render(self._metrics)
+                return 200, METRICS_FORMAT, render(self._metrics)
+            case "/metrics/kafka":
+                from riverrun.server.network.prometheus import render_kafka  # noqa: PLC0415
+
+                has_partitions = "partitions=1" in query.split("&")
+                return (
+                    200,
+                    METRICS_FORMAT,
+                    render_kafka(self._metrics, has_partitions=has_partitions),
+                )
             case "/":
-                return 200, "text/plain", b"/health/live\n/health/ready\n/metrics\n"
+                return 200, "text/plain", b"/health/live\n/health/ready\n/metrics\n/metrics/kafka\n"
             case _:
                 return (
                     404,
@@ -129,15 +141,15 @@ class _HttpConnection(asyncio.Protocol):
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._send("GET", (400, "text/plain", b"not an HTTP/1 request\n"))
             return
-        if words[1].partition("?")[0] == METRICS:
+        if words[1].partition("?")[0] in METRICS:
             loop = asyncio.get_running_loop()
-            self._scrape = loop.create_task(self._send_metrics(words[0]))
+            self._scrape = loop.create_task(self._send_metrics(words[0], words[1]))
         else:
             self._send(words[0], self._server.respond(words[0], words[1]))
 
-    async def _send_metrics(self, method: str) -> None:
+    async def _send_metrics(self, method: str, path: str) -> None:
         await self._server.prepare_metrics()
-        self._send(method, self._server.respond(method, METRICS))
+        self._send(method, self._server.respond(method, path))
 
     def _send(self, method: str, response: HttpResponse) -> None:
         status, kind, body = response

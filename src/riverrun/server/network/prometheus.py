@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from riverrun.ports.metrics import Family, Labels, Metrics
+from riverrun.server.metrics.kafka_names import KAFKA_METRICS, KafkaMetric
 
 
 def render(metrics: Metrics) -> bytes:
@@ -23,6 +24,46 @@ def render(metrics: Metrics) -> bytes:
     registry.register(_Collector(metrics))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
+
+
+def render_kafka(metrics: Metrics, *, has_partitions: bool) -> bytes:
+    """The same values under the names that dashboards for Apache Kafka use. ``has_partitions``:
+    with the series of single partitions."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_KafkaCollector(metrics, has_partitions=has_partitions))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _KafkaCollector:
+    def __init__(self, metrics: Metrics, *, has_partitions: bool) -> None:
+        self._metrics = metrics
+        self._has_partitions = has_partitions
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        known = {**self._metrics.families, **self._metrics.unlisted}
+        for wanted in KAFKA_METRICS:
+            source = known.get(wanted.source)
+            if source is None or (wanted.is_by_partition and not self._has_partitions):
+                continue
+            metric = Metric(wanted.name.removesuffix("_total"), wanted.doc, wanted.kind)
+            for labels, value in _renamed(wanted, source).items():
+                metric.add_sample(wanted.name, dict(labels), value)
+            yield metric
+
+
+def _renamed(wanted: KafkaMetric, source: Family) -> dict[tuple[tuple[str, str], ...], float]:
+    """Values by labels. Samples of the source that differ only in dropped labels are added up."""
+    values: dict[tuple[tuple[str, str], ...], float] = {(): 0.0} if wanted.has_total else {}
+    for _, labels, value in _samples(source):
+        key = tuple((theirs, labels[ours]) for theirs, ours in wanted.labels.items())
+        values[key] = values.get(key, 0.0) + (1 - value if wanted.is_inverted else value)
+        if wanted.has_total:
+            values[()] += value
+    return values
 
 
 class _Collector:

@@ -41,3 +41,11 @@ def declare_quorum_metrics(metrics: Metrics, log: MetadataLog) -> None:
         "Elections won by this node.",
         lambda: log.elections_won,
     )
+    metrics.unlisted_gauges(
+        "quorum_state",
+        "1 for the role of this node in the quorum.",
+        lambda: (({"state": log.role}, 1),),
+    )
+    metrics.unlisted_gauges(
+        "quorum_vote", "Node that this one voted for, or -1.", lambda: (({}, log.voted),)
+    )

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from riverrun.cli.cluster.admin import held_replicas
-from riverrun.cli.cluster.report import (
+from riverrun.admin.cluster.admin import held_replicas
+from riverrun.admin.cluster.report import (
     BrokerRow,
     ClusterReport,
     Trouble,
     status_table,
     trouble_tables,
 )
-from riverrun.cli.quorum.report import QuorumReplicaRow, QuorumReport, quorum_table, read_quorum
-from riverrun.cli.support.output import Bad, Good
+from riverrun.admin.quorum.report import QuorumReplicaRow, QuorumReport, quorum_table, read_quorum
+from riverrun.admin.tables import Bad, Good
 from riverrun.client.connection import Connection
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey

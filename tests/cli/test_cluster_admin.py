@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.cluster.configs import BrokerSetting, SettingsReport, merged, settings_table
-from riverrun.cli.cluster.elections import planned
+from riverrun.admin.cluster.configs import BrokerSetting, SettingsReport, merged, settings_table
+from riverrun.admin.cluster.elections import planned
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.messages.metadata_response import (
     MetadataResponsePartition,

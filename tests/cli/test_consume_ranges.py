@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from riverrun.cli.support.times import parse_moment
+from riverrun.admin.times import parse_moment
 from tests.cli.commands import SECONDS_MAX, Cli
 
 HOUR_MS = 3_600_000

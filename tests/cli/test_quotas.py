@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.access.quota_admin import ListedQuota, NodeUse, attribute
+from riverrun.admin.access.quota_admin import ListedQuota, NodeUse, attribute
 from riverrun.cli.support.sizes import parse_bytes
 from riverrun.wire.private.describe_quota_use_response import MeasuredUse
 from tests.pages import MARK, examples

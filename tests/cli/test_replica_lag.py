@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.cluster.replica_lag import Copies, FollowerLag, in_short
+from riverrun.admin.cluster.replica_lag import Copies, FollowerLag, in_short
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from tests.cli.commands import Cli
 from tests.cli.test_cluster import create_with_replicas

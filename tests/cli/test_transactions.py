@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli.transactions.admin import CoordinatedTransaction, PartitionTransaction
-from riverrun.cli.transactions.hanging import cause_of
+from riverrun.admin.transactions.admin import CoordinatedTransaction, PartitionTransaction
+from riverrun.admin.transactions.hanging import cause_of
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.transactions import GroupMembership, ProducerFenced, TransactionalProducer
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition

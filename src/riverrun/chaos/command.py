@@ -202,8 +202,9 @@ def list_scenarios(
 ) -> None:
     """List all scenarios."""
     _check_extra()
+    from riverrun.admin.tables import Table
     from riverrun.chaos.scenarios.catalog import ALL
-    from riverrun.cli.support.output import Layout, Table, print_json, print_tables
+    from riverrun.cli.support.output import Layout, print_json, print_tables
 
     if as_json:
         print_json([{"name": s.name, "family": s.family, "about": s.about} for s in ALL])

@@ -128,7 +128,8 @@ def list_contexts(as_json: AsJson = False) -> None:
     \b
     riverrun context list
     """
-    from riverrun.cli.support.output import Table, print_json, print_tables
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import print_json, print_tables
 
     path = config_path(os.environ)
     content = read_config(path)
@@ -158,7 +159,8 @@ def show(name: OptionalName = None, as_json: AsJson = False) -> None:
     riverrun context show
     riverrun context show staging
     """
-    from riverrun.cli.support.output import Table, print_json, print_tables
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import print_json, print_tables
 
     path = config_path(os.environ)
     if name is None:

@@ -47,7 +47,8 @@ def docs(
     riverrun docs
     riverrun docs settings | grep retention
     """
-    from riverrun.cli.support.output import Table, is_terminal, print_json, print_tables
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import is_terminal, print_json, print_tables
 
     if page is None:
         titles = {name: _title(name) for name in page_names()}

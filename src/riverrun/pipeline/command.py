@@ -161,7 +161,7 @@ def validate(
     riverrun pipeline validate clicks.toml
     riverrun pipeline validate clicks.toml --no-sql
     """
-    from riverrun.cli.support.output import counted
+    from riverrun.admin.tables import counted
 
     pipeline = _read(file, None)
     unchecked: list[str] = []

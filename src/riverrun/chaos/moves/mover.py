@@ -11,10 +11,10 @@ import random
 import threading
 from collections.abc import Sequence
 
+from riverrun.admin.balance.stored_plans import ask_plans, cancel_plan, submit
 from riverrun.chaos.clients.addresses import own_pool
 from riverrun.chaos.cluster import ClusterFailed
 from riverrun.chaos.history import Action, History
-from riverrun.cli.balance.stored_plans import ask_plans, cancel_plan, submit
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError

@@ -89,7 +89,8 @@ def list_acls(
     riverrun acls list --user alice
     riverrun acls list --topic orders
     """
-    from riverrun.cli.support.output import Layout, Table, print_json, print_tables
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
     found = run(bootstrap, _asking(user, topic, group, transactional_id, on_cluster))
@@ -137,7 +138,7 @@ def add(
     riverrun acls add --user ops --operation Describe --cluster
     riverrun acls add --user team-a --operation All --topic team-a. --prefix
     """
-    from riverrun.cli.access.rule_admin import add_rules
+    from riverrun.admin.access.rule_admin import add_rules
     from riverrun.cli.support.session import run
 
     resources = _resources(topic, group, transactional_id, on_cluster)
@@ -176,7 +177,7 @@ def remove(
     riverrun acls remove --user alice
     riverrun acls remove --user alice --topic orders --operation Write
     """
-    from riverrun.cli.access.rule_admin import remove_rules
+    from riverrun.admin.access.rule_admin import remove_rules
     from riverrun.cli.support.session import run
 
     if not any((user, topic, group, transactional_id, on_cluster)):
@@ -221,7 +222,7 @@ def check_right(
     wanted = _operation(operation)
 
     async def ask(pool: ConnectionPool) -> AuthorizationResult:
-        from riverrun.cli.access.rule_admin import authorizer_settings, list_rules
+        from riverrun.admin.access.rule_admin import authorizer_settings, list_rules
         from riverrun.security.acls import Authorizer
         from riverrun.security.principal import Principal
 
@@ -255,7 +256,7 @@ def _asking(
     principal = None if user is None else _principal(user)
 
     async def ask(pool: ConnectionPool) -> list[Acl]:
-        from riverrun.cli.access.rule_admin import list_rules
+        from riverrun.admin.access.rule_admin import list_rules
         from riverrun.security.acls import PatternType
 
         pattern = PatternType.ANY if is_exact else PatternType.MATCH
@@ -351,7 +352,7 @@ def _acl(
     pattern: Any,
     permission: Any,
 ) -> Acl:
-    from riverrun.cli.access.rule_admin import NO_ID
+    from riverrun.admin.access.rule_admin import NO_ID
     from riverrun.security.acls import Acl
 
     return Acl(

@@ -22,8 +22,8 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cli.access.quota_admin import ListedQuota
-    from riverrun.cli.support.output import Cell
+    from riverrun.admin.access.quota_admin import ListedQuota
+    from riverrun.admin.tables import Cell
     from riverrun.client.pool import ConnectionPool
     from riverrun.security.quotas import Entity
 
@@ -80,8 +80,9 @@ def list_quotas(
     riverrun quotas list --user alice
     riverrun quotas list --json | jq '.[] | {quota, limit, used: .uses[0].rate}'
     """
-    from riverrun.cli.access import quota_admin
-    from riverrun.cli.support.output import Layout, Table, print_json, print_tables
+    from riverrun.admin.access import quota_admin
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
     entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
@@ -137,7 +138,7 @@ def set_quotas(
     riverrun quotas set --default-user producer_byte_rate=1MB
     riverrun quotas set --default-ip connection_creation_rate=50
     """
-    from riverrun.cli.access.quota_admin import alter_quotas
+    from riverrun.admin.access.quota_admin import alter_quotas
     from riverrun.cli.support.session import run
 
     entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
@@ -168,8 +169,8 @@ def remove(
     riverrun quotas remove --user alice producer_byte_rate
     riverrun quotas remove --default-user --yes
     """
-    from riverrun.cli.access.quota_admin import alter_quotas
-    from riverrun.cli.access.quota_admin import list_quotas as ask
+    from riverrun.admin.access.quota_admin import alter_quotas
+    from riverrun.admin.access.quota_admin import list_quotas as ask
     from riverrun.cli.support.session import run
 
     entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
@@ -272,7 +273,7 @@ def _row(quota: ListedQuota) -> list[Cell]:
 
 
 def _amount(key: str, value: float) -> Cell:
-    from riverrun.cli.support.output import ByteCount
+    from riverrun.admin.tables import ByteCount
     from riverrun.security.quotas import BYTE_KINDS
 
     return ByteCount(round(value)) if key in BYTE_KINDS else round(value, 3)

@@ -60,8 +60,9 @@ def list_users(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, as_json: AsJson = False, no_headers: NoHeaders = False
 ) -> None:
     """List the users and the mechanisms that they log in with. Passwords are not stored."""
-    from riverrun.cli.access.user_admin import list_users as ask
-    from riverrun.cli.support.output import Layout, Table, print_json, print_tables
+    from riverrun.admin.access.user_admin import list_users as ask
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
     found = run(bootstrap, ask)
@@ -87,9 +88,10 @@ def add(
     riverrun users add alice
     openssl rand -base64 24 | riverrun users add billing --password-file -
     """
-    from riverrun.cli.access.user_admin import list_users as ask
-    from riverrun.cli.access.user_admin import set_password
-    from riverrun.cli.support.session import NotFound, run
+    from riverrun.admin.access.user_admin import list_users as ask
+    from riverrun.admin.access.user_admin import set_password
+    from riverrun.admin.requests import NotFound
+    from riverrun.cli.support.session import run
 
     wanted = _mechanisms(mechanisms)
     chosen = _password(user, password_file)
@@ -121,8 +123,8 @@ def password(
     riverrun users password alice
     openssl rand -base64 24 | riverrun users password billing --password-file -
     """
-    from riverrun.cli.access.user_admin import list_users as ask
-    from riverrun.cli.access.user_admin import set_password
+    from riverrun.admin.access.user_admin import list_users as ask
+    from riverrun.admin.access.user_admin import set_password
     from riverrun.cli.support.session import run
 
     wanted = _mechanisms(mechanisms)
@@ -139,7 +141,7 @@ def password(
 
 def remove(user: User, yes: Yes = False, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT) -> None:
     """Remove a user. It cannot log in any more; open connections and its ACLs stay."""
-    from riverrun.cli.access.user_admin import remove_user
+    from riverrun.admin.access.user_admin import remove_user
     from riverrun.cli.support.session import run
 
     confirm(f"Remove user {user}?", is_agreed=yes)

@@ -1,17 +1,8 @@
-"""Even out, empty and maintain nodes: plans, moves and modes of brokers.
+"""Commands that even out, empty and maintain nodes.
 
 | module | subject |
 |---|---|
-| ``cluster_state`` | brokers, replicas, sizes and moves, from Kafka's own requests |
-| ``reassignments`` | AlterPartitionReassignments |
-| ``stored_plans`` | submits, reads, watches and cancels plans of the controller |
 | ``run_plan`` | shows a plan, submits it, shows its progress |
-| ``cancellation`` | cancels plans and moves |
-| ``decommissioning`` | what a decommissioning needs besides its plan |
-| ``plan_report`` | a plan in words and as JSON |
-| ``moves_report`` | moves in progress: bytes, rate, time left |
-| ``broker_modes`` | maintenance and decommissioning |
 | ``command`` | ``riverrun cluster balance``, ``moves``, ``maintenance``, ``decommission`` |
-| ``topic_plans`` | plans for one topic |
 | ``topic_command`` | ``riverrun topics move`` and ``rebalance`` |
 """

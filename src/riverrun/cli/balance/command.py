@@ -25,8 +25,8 @@ from riverrun.cli.support.sizes import parse_bytes
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.balance.broker_modes import MaintenanceEffect
-    from riverrun.cli.balance.cluster_state import ClusterView
+    from riverrun.admin.balance.broker_modes import MaintenanceEffect
+    from riverrun.admin.balance.cluster_state import ClusterView
     from riverrun.client.pool import ConnectionPool
     from riverrun.placement.planner.stored_plan import StoredPlan, StoredRollback
 
@@ -91,9 +91,9 @@ def balance(
     riverrun cluster balance --throttle 50MB
     riverrun cluster balance --dry-run --json | jq .bytes
     """
-    from riverrun.cli.balance.cluster_state import ask_state, layout_of
+    from riverrun.admin.balance.cluster_state import ask_state, layout_of
+    from riverrun.admin.balance.stored_plans import ask_suggestion
     from riverrun.cli.balance.run_plan import PlanRun
-    from riverrun.cli.balance.stored_plans import ask_suggestion
     from riverrun.cli.support.session import run
     from riverrun.placement.planner.plan import make_plan
 
@@ -142,15 +142,15 @@ def moves(
     """
     if context.invoked_subcommand is not None:
         return
-    from riverrun.cli.balance.moves_report import MoveProgress, ask_moves, progress_table
-    from riverrun.cli.balance.plan_report import (
+    from riverrun.admin.balance.moves_report import MoveProgress, ask_moves, progress_table
+    from riverrun.admin.balance.plan_report import (
         described_end,
         described_rollback,
         described_stored,
         plans_table,
         rollbacks_table,
     )
-    from riverrun.cli.balance.stored_plans import ask_all_plans, ask_rollbacks
+    from riverrun.admin.balance.stored_plans import ask_all_plans, ask_rollbacks
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
@@ -207,8 +207,9 @@ def cancel(
     riverrun cluster moves cancel orders
     riverrun cluster moves cancel --all --yes
     """
-    from riverrun.cli.balance.cancellation import Cancelled, cancel_moves
-    from riverrun.cli.support.output import counted, print_json
+    from riverrun.admin.balance.cancellation import Cancelled, cancel_moves
+    from riverrun.admin.tables import counted
+    from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
     if bool(topics) + is_all + (plan is not None) != 1:
@@ -258,9 +259,10 @@ def maintenance(
     riverrun cluster maintenance on 2
     riverrun cluster maintenance off 2
     """
-    from riverrun.cli.balance import broker_modes, cluster_state
-    from riverrun.cli.support.broker_settings import ACTIVE, DECOMMISSIONING, MAINTENANCE
-    from riverrun.cli.support.output import counted, print_json
+    from riverrun.admin.balance import broker_modes, cluster_state
+    from riverrun.admin.broker_settings import ACTIVE, DECOMMISSIONING, MAINTENANCE
+    from riverrun.admin.tables import counted
+    from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
     state = run(bootstrap, lambda pool: cluster_state.ask_state(pool, needed=node))
@@ -302,9 +304,9 @@ def maintenance(
 def _check_maintenance(
     state: ClusterView, node: int, effect: MaintenanceEffect, *, is_forced: bool
 ) -> None:
-    from riverrun.cli.balance.broker_modes import named
-    from riverrun.cli.support.broker_settings import MAINTENANCE
-    from riverrun.cli.support.output import counted
+    from riverrun.admin.balance.broker_modes import named
+    from riverrun.admin.broker_settings import MAINTENANCE
+    from riverrun.admin.tables import counted
 
     others = [one for one in state.in_mode(MAINTENANCE) if one != node]
     reasons = []
@@ -344,12 +346,12 @@ def decommission(
     riverrun cluster decommission 4 --dry-run
     riverrun cluster decommission 4 --throttle 50MB
     """
-    from riverrun.cli.balance import decommissioning
-    from riverrun.cli.balance.broker_modes import set_mode
-    from riverrun.cli.balance.cluster_state import ask_state, layout_of
-    from riverrun.cli.balance.plan_report import unplaced_lines
+    from riverrun.admin.balance import decommissioning
+    from riverrun.admin.balance.broker_modes import set_mode
+    from riverrun.admin.balance.cluster_state import ask_state, layout_of
+    from riverrun.admin.balance.plan_report import unplaced_lines
+    from riverrun.admin.broker_settings import DECOMMISSIONING
     from riverrun.cli.balance.run_plan import PlanRun
-    from riverrun.cli.support.broker_settings import DECOMMISSIONING
     from riverrun.cli.support.session import run
     from riverrun.placement.planner.plan import Purpose, make_plan
 
@@ -400,9 +402,9 @@ def recommission(
     \b
     riverrun cluster recommission 4
     """
-    from riverrun.cli.balance import decommissioning
-    from riverrun.cli.balance.cluster_state import ask_state
-    from riverrun.cli.support.broker_settings import ACTIVE, MAINTENANCE
+    from riverrun.admin.balance import decommissioning
+    from riverrun.admin.balance.cluster_state import ask_state
+    from riverrun.admin.broker_settings import ACTIVE, MAINTENANCE
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from riverrun.cli.balance.plan_report import (
+from riverrun.admin.balance.plan_report import (
     SHOWN_MAX,
     described_plan,
     figures_table,
@@ -15,9 +15,10 @@ from riverrun.cli.balance.plan_report import (
     summary,
     unplaced_lines,
 )
-from riverrun.cli.balance.stored_plans import new_plan_id, submit, user_and_host, watch
+from riverrun.admin.balance.stored_plans import new_plan_id, submit, user_and_host, watch
+from riverrun.admin.tables import counted
 from riverrun.cli.support.options import fail
-from riverrun.cli.support.output import Layout, counted, is_terminal, print_json, print_tables
+from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
 from riverrun.cli.support.session import run
 from riverrun.placement.planner.estimate import Estimate, estimate
 from riverrun.placement.planner.plan import Plan, PlannedMove

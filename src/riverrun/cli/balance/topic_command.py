@@ -23,7 +23,7 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cli.balance.cluster_state import ClusterView
+    from riverrun.admin.balance.cluster_state import ClusterView
     from riverrun.placement.planner.plan import Plan
 
 
@@ -59,8 +59,8 @@ def move(
     riverrun topics move orders:0 --to 2,3,4
     riverrun topics move orders --to 1,2,3 --throttle 50MB
     """
-    from riverrun.cli.balance.topic_plans import targets_plan
-    from riverrun.cli.support.broker_settings import DECOMMISSIONING
+    from riverrun.admin.balance.topic_plans import targets_plan
+    from riverrun.admin.broker_settings import DECOMMISSIONING
     from riverrun.model.errors import ErrorCode, KafkaError
 
     ((name, indexes),) = parse_topics([topic], option="").items()
@@ -102,7 +102,7 @@ def rebalance(
     \b
     riverrun topics rebalance orders --dry-run
     """
-    from riverrun.cli.balance.topic_plans import rebalance_plan
+    from riverrun.admin.balance.topic_plans import rebalance_plan
 
     wish = PlanWish(
         command=f"topics rebalance {topic}",
@@ -123,7 +123,7 @@ def change_replicas(
     bootstrap: str, topic: str, replicas: int, throttle: str | None, *, is_quiet: bool
 ) -> None:
     """Change the replication factor of a topic, and wait for the end."""
-    from riverrun.cli.balance.topic_plans import resize_plan
+    from riverrun.admin.balance.topic_plans import resize_plan
 
     run_topic_plan(
         bootstrap,
@@ -154,7 +154,7 @@ def run_topic_plan(
 ) -> None:
     """Make a plan from the state of the cluster, show it, ask, and run it. ``is_quiet``: another
     command reports the result."""
-    from riverrun.cli.balance.cluster_state import ask_state
+    from riverrun.admin.balance.cluster_state import ask_state
     from riverrun.cli.balance.run_plan import PlanRun
     from riverrun.cli.support.session import run
 

@@ -87,7 +87,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the certificates in PEM files: names, hosts, and when they expire."""
-    from riverrun.cli.support.output import Table, print_json, print_tables
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import print_json, print_tables
 
     with _explained():
         from riverrun.cli.certs.authority import describe

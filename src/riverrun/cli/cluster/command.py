@@ -27,8 +27,9 @@ from riverrun.cli.support.options import (
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.cluster.report import ClusterReport
-    from riverrun.cli.support.output import Layout, Table
+    from riverrun.admin.cluster.report import ClusterReport
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import Layout
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +65,7 @@ def status(
     riverrun cluster status --watch
     riverrun cluster status --check --json | jq .problems
     """
-    from riverrun.cli.cluster.report import nodes_table, status_table
+    from riverrun.admin.cluster.report import nodes_table, status_table
     from riverrun.cli.support.output import Layout
 
     def tables(report: ClusterReport) -> list[Table]:
@@ -91,7 +92,7 @@ def nodes(
     riverrun cluster nodes
     riverrun cluster nodes | awk '$4 == "fenced"'
     """
-    from riverrun.cli.cluster.report import nodes_table
+    from riverrun.admin.cluster.report import nodes_table
     from riverrun.cli.support.output import Layout
 
     view = View(
@@ -121,9 +122,10 @@ def describe(
     """
     import time
 
-    from riverrun.cli.cluster import report as cluster_report
-    from riverrun.cli.quorum.report import quorum_table
-    from riverrun.cli.support.output import Layout, Table, is_terminal
+    from riverrun.admin.cluster import report as cluster_report
+    from riverrun.admin.quorum.report import quorum_table
+    from riverrun.admin.tables import Table
+    from riverrun.cli.support.output import Layout, is_terminal
 
     def tables(report: ClusterReport) -> list[Table]:
         status_rows = cluster_report.status_table(report)
@@ -161,7 +163,7 @@ def log_directories(
     riverrun cluster logdirs
     riverrun cluster logdirs --node 2 --json | jq '.[].partitions | max_by(.size_bytes)'
     """
-    from riverrun.cli.cluster.log_dirs import ask_directories, directories_table
+    from riverrun.admin.cluster.log_dirs import ask_directories, directories_table
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
@@ -211,8 +213,9 @@ def elect_leaders(
     riverrun cluster elect-leaders --topic orders --topic clicks:0,2
     riverrun cluster elect-leaders --topic orders:3 --unclean
     """
-    from riverrun.cli.cluster.elections import elect, elections_table, plan_elections
-    from riverrun.cli.support.output import Layout, counted, print_json, print_tables
+    from riverrun.admin.cluster.elections import elect, elections_table, plan_elections
+    from riverrun.admin.tables import counted
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
     wanted = parse_topics(topics)
@@ -258,7 +261,7 @@ def unregister(
     riverrun cluster unregister 4
     riverrun cluster unregister 4 --force --yes
     """
-    from riverrun.cli.cluster import admin as cluster_admin
+    from riverrun.admin.cluster import admin as cluster_admin
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
@@ -292,7 +295,7 @@ class View:
 
 
 def _show(bootstrap: str, view: View, *, is_watched: bool, is_checked: bool = False) -> None:
-    from riverrun.cli.cluster.report import ask_report
+    from riverrun.admin.cluster.report import ask_report
     from riverrun.cli.support.client_config import with_addresses
     from riverrun.cli.support.output import print_json, print_tables
     from riverrun.cli.support.session import run

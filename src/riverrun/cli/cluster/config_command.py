@@ -19,7 +19,7 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cli.cluster.configs import SettingsChange
+    from riverrun.admin.cluster.configs import SettingsChange
 
 Node = Annotated[
     int | None,
@@ -71,7 +71,7 @@ def get(
     riverrun cluster config get --node 2
     riverrun cluster config get --all | grep retention
     """
-    from riverrun.cli.cluster.configs import ask_settings, settings_table
+    from riverrun.admin.cluster.configs import ask_settings, settings_table
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
@@ -115,7 +115,7 @@ def set_values(
     riverrun cluster config set log.retention.ms=86400000 --dry-run
     riverrun cluster config set log.cleaner.threads=2 --node 3
     """
-    from riverrun.cli.cluster.configs import SettingsChange
+    from riverrun.admin.cluster.configs import SettingsChange
 
     change = SettingsChange(node=node, values=parse_settings(settings, ""))
     _apply(change, bootstrap, dry_run=dry_run, is_forced=is_forced, as_json=as_json)
@@ -145,7 +145,7 @@ def unset(
     riverrun cluster config unset log.retention.ms
     riverrun cluster config unset log.cleaner.threads --node 3
     """
-    from riverrun.cli.cluster.configs import SettingsChange
+    from riverrun.admin.cluster.configs import SettingsChange
 
     change = SettingsChange(node=node, values=dict.fromkeys(names))
     _apply(change, bootstrap, dry_run=dry_run, is_forced=True, as_json=as_json)
@@ -154,7 +154,7 @@ def unset(
 def _apply(
     change: SettingsChange, bootstrap: str, *, dry_run: bool, is_forced: bool, as_json: bool
 ) -> None:
-    from riverrun.cli.cluster.configs import change_settings
+    from riverrun.admin.cluster.configs import change_settings
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 

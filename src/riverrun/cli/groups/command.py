@@ -26,8 +26,8 @@ from riverrun.cli.support.options import (
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.groups.admin import Group, Move, Target
-    from riverrun.cli.support.output import Table
+    from riverrun.admin.groups.admin import Group, Move, Target
+    from riverrun.admin.tables import Table
     from riverrun.client.pool import ConnectionPool
     from riverrun.model.errors import ErrorCode, KafkaError
 
@@ -111,8 +111,8 @@ def list_groups(
     riverrun groups list
     riverrun groups list --state Empty --no-headers | cut -f1
     """
-    from riverrun.cli.groups.admin import list_all
-    from riverrun.cli.groups.listing import GroupSummary, groups_table, summarize
+    from riverrun.admin.groups.admin import list_all
+    from riverrun.admin.groups.listing import GroupSummary, groups_table, summarize
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
@@ -166,7 +166,7 @@ def describe(
     riverrun groups describe billing --watch
     riverrun groups describe billing --json | jq .[0].lag
     """
-    from riverrun.cli.groups.admin import describe_group
+    from riverrun.admin.groups.admin import describe_group
     from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
@@ -190,7 +190,7 @@ def describe(
 
 
 def _tables_of(group: Group, *, is_terminal: bool) -> list[Table]:
-    from riverrun.cli.support.output import Table, counted
+    from riverrun.admin.tables import Table, counted
 
     members = Table(
         kind="member",
@@ -273,9 +273,10 @@ def reset_offsets(
     riverrun groups reset-offsets billing --topic orders --to-datetime 2025-01-31T12:00 --execute
     riverrun groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
     """
-    from riverrun.cli.groups.admin import move, plan_moves, refusal_of
+    from riverrun.admin.groups.admin import move, plan_moves, refusal_of
+    from riverrun.admin.requests import in_words
     from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
-    from riverrun.cli.support.session import in_words, run
+    from riverrun.cli.support.session import run
 
     target = _target(
         to_earliest=to_earliest,
@@ -306,7 +307,7 @@ def reset_offsets(
 
 
 def _moves_table(moves: list[Move]) -> Table:
-    from riverrun.cli.support.output import Table
+    from riverrun.admin.tables import Table
 
     table = Table(columns=("topic", "partition", "old offset", "new offset", "new lag"))
     table.rows = [
@@ -324,7 +325,7 @@ def _target(
     to_datetime: str | None,
     shift_by: int | None,
 ) -> Target:
-    from riverrun.cli.groups.admin import Target
+    from riverrun.admin.groups.admin import Target
     from riverrun.client.partitions import EARLIEST, LATEST
 
     targets: list[Target] = []
@@ -371,9 +372,11 @@ def delete_offsets(
     riverrun groups delete-offsets billing --topic old-orders
     riverrun groups delete-offsets billing --topic orders:0,2 --yes
     """
-    from riverrun.cli.groups import admin
-    from riverrun.cli.support.output import counted, print_json
-    from riverrun.cli.support.session import in_words, run
+    from riverrun.admin.groups import admin
+    from riverrun.admin.requests import in_words
+    from riverrun.admin.tables import counted
+    from riverrun.cli.support.output import print_json
+    from riverrun.cli.support.session import run
     from riverrun.model.errors import KafkaError
 
     wanted = parse_topics(topics)
@@ -411,7 +414,7 @@ def delete(
     \b
     riverrun groups delete billing --yes
     """
-    from riverrun.cli.groups.admin import delete_groups
+    from riverrun.admin.groups.admin import delete_groups
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 

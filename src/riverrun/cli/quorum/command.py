@@ -50,7 +50,7 @@ def status(
     """
     import time
 
-    from riverrun.cli.quorum.report import ask_quorum, quorum_table
+    from riverrun.admin.quorum.report import ask_quorum, quorum_table
     from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
@@ -105,7 +105,7 @@ def add(
     riverrun quorum add 4
     riverrun quorum add 4 --print-properties > controller.properties
     """
-    from riverrun.cli.quorum.admin import add_voter, find_candidate, properties_of
+    from riverrun.admin.quorum.admin import add_voter, find_candidate, properties_of
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
@@ -141,7 +141,7 @@ def remove(
     \b
     riverrun quorum remove 3 --yes
     """
-    from riverrun.cli.quorum.admin import find_voter, remove_voter
+    from riverrun.admin.quorum.admin import find_voter, remove_voter
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 

@@ -246,7 +246,7 @@ def _check_group(
 
 
 def _moment(option: str, text: str | None, now_ms: int) -> int | None:
-    from riverrun.cli.support.times import parse_moment
+    from riverrun.admin.times import parse_moment
 
     try:
         return None if text is None else parse_moment(text, now_ms)

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from riverrun.admin.requests import NotFound
+from riverrun.admin.tables import counted
 from riverrun.cli.records.descriptors import Writer, is_file
 from riverrun.cli.records.formats import Formatter, PrintedRecord
 from riverrun.cli.records.range_ends import RangeEnds
 from riverrun.cli.records.selection import Start, TopicSelection, place
 from riverrun.cli.support.interrupts import cancel_all, stop_on_signals
-from riverrun.cli.support.output import counted
 from riverrun.cli.support.progress import ProgressLine, share_in_words
-from riverrun.cli.support.session import NotFound, open_pool
+from riverrun.cli.support.session import open_pool
 from riverrun.client.consumer_member import ConsumerMember
 from riverrun.client.fetcher import WAIT_MS, FetchedRecords, Fetcher
 from riverrun.client.offsets import committed_offsets

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from riverrun.cli.support.times import in_utc
+from riverrun.admin.times import in_utc
 from riverrun.records.record import Headers, NewRecord, Record
 
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from riverrun.admin.requests import in_words
+from riverrun.admin.tables import bytes_in_words, counted
 from riverrun.cli.records.descriptors import Reader
 from riverrun.cli.records.formats import BadInput, parse_json, parse_line
 from riverrun.cli.support.interrupts import stop_on_signals, unless
 from riverrun.cli.support.options import FAILED, NOT_FOUND
-from riverrun.cli.support.output import bytes_in_words, counted
 from riverrun.cli.support.progress import InputFile, ProgressLine, share_in_words
-from riverrun.cli.support.session import in_words
 from riverrun.cli.support.wait_reporter import WaitReporter
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.producer import PartitionBuffer, Producer, WriteRecords

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from riverrun.cli.support.session import NotFound, find_topic
+from riverrun.admin.requests import NotFound, find_topic
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ConnectionPool

@@ -25,7 +25,7 @@ def topic_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:
     async def ask(pool: ConnectionPool) -> list[str]:
-        from riverrun.cli.groups.admin import list_all
+        from riverrun.admin.groups.admin import list_all
 
         return [row.group for row in await list_all(pool)]
 
@@ -34,7 +34,7 @@ def group_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
     async def ask(pool: ConnectionPool) -> list[str]:
-        from riverrun.cli.transactions.admin import list_transactions
+        from riverrun.admin.transactions.admin import list_transactions
 
         return [row.transactional_id for row in await list_transactions(pool)]
 
@@ -43,7 +43,7 @@ def transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 def setting_names(context: typer.Context, incomplete: str) -> list[str]:
     async def ask(pool: ConnectionPool) -> list[str]:
-        from riverrun.cli.cluster.configs import ask_settings
+        from riverrun.admin.cluster.configs import ask_settings
 
         report = await ask_settings(pool, None, (), with_defaults=True)
         return [row.name for row in report.rows]
@@ -56,7 +56,8 @@ def _complete(
 ) -> list[str]:
     import asyncio
 
-    from riverrun.cli.support.session import NotFound, open_pool
+    from riverrun.admin.requests import NotFound
+    from riverrun.cli.support.session import open_pool
     from riverrun.client.connection import UnsupportedApi
     from riverrun.model.errors import KafkaError
 

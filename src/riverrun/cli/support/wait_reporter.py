@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from riverrun.cli.support.session import in_words
+from riverrun.admin.requests import in_words
 from riverrun.model.errors import KafkaError
 
 REPORT_AFTER_SECONDS = 2.0

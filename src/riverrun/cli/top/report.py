@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from riverrun.cli.cluster.replica_lag import place_of
-from riverrun.cli.groups.admin import list_all
-from riverrun.cli.groups.listing import GroupSummary, summarize
-from riverrun.cli.support.output import Bad, ByteCount, Good, Table, bytes_in_words, counted
-from riverrun.cli.topics.positions import Positions, Rates, ask_positions, per_second
+from riverrun.admin.cluster.replica_lag import place_of
+from riverrun.admin.groups.admin import list_all
+from riverrun.admin.groups.listing import GroupSummary, summarize
+from riverrun.admin.tables import Bad, ByteCount, Good, Table, bytes_in_words, counted
+from riverrun.admin.topics.positions import Positions, Rates, ask_positions, per_second
 from riverrun.client.pool import ConnectionPool
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 

@@ -30,8 +30,8 @@ from riverrun.cli.support.options import (
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.groups.admin import Target
-    from riverrun.cli.topics.trim import PartitionTrim
+    from riverrun.admin.groups.admin import Target
+    from riverrun.admin.topics.trim import PartitionTrim
     from riverrun.client.pool import ConnectionPool
 
 TIMEOUT_MS = 30_000
@@ -98,10 +98,10 @@ def list_topics(
     riverrun topics list --no-headers | cut -f1     only the names
     riverrun topics list --json | jq .              for scripts
     """
+    from riverrun.admin.topics import listing
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
-    from riverrun.cli.topics import listing
 
     compiled = [_pattern(text) for text in patterns or []]
     empty = "There are no topics yet. Create one with `riverrun topics create NAME`."
@@ -177,14 +177,14 @@ def create(
     riverrun topics create latest --config cleanup.policy=compact
     riverrun topics create events --partitions 12 --dry-run
     """
-    from riverrun.cli.support.output import counted, print_json
+    from riverrun.admin.tables import counted
+    from riverrun.admin.topics.admin import create_topics
+    from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
-    from riverrun.cli.topics.admin import create_topics
+    from riverrun.cli.topics.creation import print_preview, topic_setting_names
 
     settings = parse_settings(configs, "--config")
     if dry_run:
-        from riverrun.cli.topics.placement_preview import print_preview
-
         shape = (partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT)
         print_preview(
             names, shape, settings, bootstrap, as_json=as_json, has_headings=not no_headers
@@ -199,6 +199,7 @@ def create(
             replication_factor=replication_factor or BROKER_DEFAULT,
             settings=settings,
             may_exist=if_not_exists,
+            setting_names=topic_setting_names,
         ),
     )
     if as_json:
@@ -209,7 +210,7 @@ def create(
             size = f"{counted(row.partitions, 'partition')}, {factor}"
             print(f"Created {row.name} with {size}." if row.is_new else f"{row.name} exists.")
     if made.failures:
-        fail("\n".join(made.failures), made.exit_code)
+        fail("\n".join(made.failures), FAILED)
 
 
 def describe(
@@ -242,10 +243,10 @@ def describe(
     riverrun topics describe events --watch
     riverrun topics describe events | grep ^partition | cut -f2-4
     """
+    from riverrun.admin.topics.report import describe_topics, tables_of
     from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
-    from riverrun.cli.topics.report import describe_topics, tables_of
 
     layout = Layout(has_headings=not no_headers, is_wide=wide)
 
@@ -314,9 +315,10 @@ def alter(
     riverrun topics alter events --delete-config retention.ms
     riverrun topics alter events --partitions 24
     """
+    from riverrun.admin.topics.admin import alter_topic
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
-    from riverrun.cli.topics.admin import alter_topic
+    from riverrun.cli.topics.creation import topic_setting_names
 
     changes: dict[str, str | None] = {**parse_settings(configs, "--config")}
     for text in delete_configs:
@@ -327,7 +329,14 @@ def alter(
         fail("nothing to change: use --partitions, --replicas, --config or --delete-config", USAGE)
     if partitions is not None or changes:
         run(
-            bootstrap, lambda pool: alter_topic(pool, name, partitions=partitions, settings=changes)
+            bootstrap,
+            lambda pool: alter_topic(
+                pool,
+                name,
+                partitions=partitions,
+                settings=changes,
+                setting_names=topic_setting_names,
+            ),
         )
     if replicas is not None:
         topic_command.change_replicas(bootstrap, name, replicas, throttle, is_quiet=as_json)
@@ -382,9 +391,10 @@ def trim(
     riverrun topics trim events:0 --before 150000 --yes
     riverrun topics trim events --before end
     """
-    from riverrun.cli.support.output import Layout, counted, print_json, print_tables
+    from riverrun.admin.tables import counted
+    from riverrun.admin.topics.trim import beyond_end, delete_records, plan_trim, trims_table
+    from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
-    from riverrun.cli.topics.trim import beyond_end, delete_records, plan_trim, trims_table
 
     wanted, target = parse_topics(topics, ""), _before(before)
     trims = run(bootstrap, lambda pool: plan_trim(pool, wanted, target))
@@ -408,7 +418,8 @@ def trim(
 
 
 def _note_trim(trims: list[PartitionTrim], *, is_dry_run: bool) -> None:
-    from riverrun.cli.support.output import counted, is_terminal
+    from riverrun.admin.tables import counted
+    from riverrun.cli.support.output import is_terminal
 
     count = sum(one.records for one in trims)
     if not is_terminal():
@@ -422,8 +433,8 @@ def _note_trim(trims: list[PartitionTrim], *, is_dry_run: bool) -> None:
 
 
 def _before(text: str) -> Target:
-    from riverrun.cli.groups.admin import Target
-    from riverrun.cli.support.times import parse_moment
+    from riverrun.admin.groups.admin import Target
+    from riverrun.admin.times import parse_moment
     from riverrun.client.partitions import LATEST
 
     if text == "end":
@@ -452,9 +463,11 @@ def delete(
     riverrun topics delete events
     riverrun topics delete events clicks --yes
     """
-    from riverrun.cli.support.output import counted, print_json
-    from riverrun.cli.support.session import find_topic, run
-    from riverrun.cli.topics.admin import delete_topics
+    from riverrun.admin.requests import find_topic
+    from riverrun.admin.tables import counted
+    from riverrun.admin.topics.admin import delete_topics
+    from riverrun.cli.support.output import print_json
+    from riverrun.cli.support.session import run
 
     async def look(pool: ConnectionPool) -> int:
         found = [await find_topic(pool, name, may_be_created=False) for name in names]

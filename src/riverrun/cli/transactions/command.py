@@ -24,9 +24,9 @@ from riverrun.cli.support.options import (
 from riverrun.cli.support.watching import Watch
 
 if TYPE_CHECKING:
-    from riverrun.cli.support.output import Table
-    from riverrun.cli.transactions.admin import CoordinatedTransaction, HeldPartition
-    from riverrun.cli.transactions.hanging import HangingTransaction
+    from riverrun.admin.tables import Table
+    from riverrun.admin.transactions.admin import CoordinatedTransaction, HeldPartition
+    from riverrun.admin.transactions.hanging import HangingTransaction
     from riverrun.client.pool import ConnectionPool
     from riverrun.model.ids import TopicPartition
 
@@ -93,10 +93,10 @@ def list_transactions(
     riverrun transactions list --open --watch
     riverrun transactions list --pattern 'billing-.*' --json
     """
+    from riverrun.admin.transactions import admin
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
-    from riverrun.cli.transactions import admin
 
     wanted = [*parse_states(states), *(OPEN if is_open else ())]
 
@@ -115,7 +115,7 @@ def list_transactions(
 
 
 def _ids_table(found: list[CoordinatedTransaction], now_ms: int) -> Table:
-    from riverrun.cli.support.output import Table
+    from riverrun.admin.tables import Table
 
     return Table(
         columns=("id", "state", "age s", "timeout s", "partitions", "producer", "epoch", "node"),
@@ -158,10 +158,10 @@ def describe(
     riverrun transactions describe billing-1
     riverrun transactions describe billing-1 --json | jq .cause
     """
+    from riverrun.admin.transactions.admin import find_transaction, held_partitions, open_in
     from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
-    from riverrun.cli.transactions.admin import find_transaction, held_partitions, open_in
 
     async def ask(
         pool: ConnectionPool,
@@ -193,7 +193,7 @@ def _description(
     *,
     is_terminal: bool,
 ) -> list[Table]:
-    from riverrun.cli.support.output import Table
+    from riverrun.admin.tables import Table
 
     age = found.age_seconds(now_ms)
     rows = Table(
@@ -249,9 +249,9 @@ def hanging(
     riverrun transactions hanging
     riverrun transactions hanging --topic orders --json
     """
+    from riverrun.admin.transactions.hanging import find_hanging
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
-    from riverrun.cli.transactions.hanging import find_hanging
 
     async def ask(pool: ConnectionPool) -> list[HangingTransaction]:
         return await find_hanging(pool, topic=topic, broker=broker, silent=_silent)
@@ -266,7 +266,7 @@ def hanging(
 
 
 def _hanging_table(found: list[HangingTransaction], now_ms: int) -> Table:
-    from riverrun.cli.support.output import Table
+    from riverrun.admin.tables import Table
 
     return Table(
         columns=(
@@ -327,9 +327,9 @@ def abort(
     riverrun transactions abort billing-1
     riverrun transactions abort --topic orders --partition 0 --start-offset 4711 --yes
     """
+    from riverrun.admin.transactions.admin import find_transaction, force_end
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
-    from riverrun.cli.transactions.admin import find_transaction, force_end
 
     places = (topic, partition, start_offset)
     is_place_missing = any(each is None for each in places)
@@ -355,9 +355,9 @@ def abort(
 def _abort_partition(
     bootstrap: str, topic: str, partition: int, start_offset: int, *, yes: bool, as_json: bool
 ) -> None:
+    from riverrun.admin.transactions.hanging import find_open, write_abort
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
-    from riverrun.cli.transactions.hanging import find_open, write_abort
     from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
     at = TopicPartition(TopicName(topic), PartitionIndex(partition))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from riverrun.admin.tables import Bad, Cell, Good, Table
 from riverrun.cli.support.options import FAILED, NOT_FOUND, fail
-from riverrun.cli.support.output import Bad, Cell, Good, Table, print_json, print_tables
+from riverrun.cli.support.output import print_json, print_tables
 from riverrun.cli.up.messages import ourselves
 from riverrun.cli.up.state import SupervisedNode, UpState, ephemeral_clusters, supervisor_of
 

@@ -42,9 +42,11 @@ def replicas(
     riverrun audit replicas orders --master spark://10.0.0.5:7077
     """
     check_extra()
+    from riverrun.admin.requests import find_topic
+    from riverrun.admin.tables import Cell, Table
     from riverrun.cli.support.client_config import login_of
-    from riverrun.cli.support.output import Cell, Layout, Table, print_json, print_tables
-    from riverrun.cli.support.session import find_topic, run
+    from riverrun.cli.support.output import Layout, print_json, print_tables
+    from riverrun.cli.support.session import run
     from riverrun.client.pool import ConnectionPool
     from riverrun.pipeline.audit.replica_reader import ReplicaCopy
     from riverrun.pipeline.audit.replicas import audit_replicas, find_replicas

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from riverrun.cli.support.output import Bad, Cell, Table, counted, heading, plain_row
+from riverrun.admin.tables import Bad, Cell, Table, counted
+from riverrun.cli.support.output import heading, plain_row
 from riverrun.pipeline.run.status import STARTING, PipelineStatus, QueryStatus, state_of_pipeline
 
 COLUMNS = (

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from riverrun.admin.requests import NotFound, alike
 from riverrun.cli.support.options import NOT_FOUND, UNREACHABLE, fail
-from riverrun.cli.support.session import NotFound, alike, run
+from riverrun.cli.support.session import run
 from riverrun.client.pool import ConnectionPool
 from riverrun.pipeline.declaration.model import Pipeline, TopicSink, TopicSource
 from riverrun.pipeline.run.cluster_watch import needs_cluster

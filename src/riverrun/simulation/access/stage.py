@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from riverrun.cli.access.rule_admin import add_rules, remove_rules
-from riverrun.cli.topics.admin import create_topics
+from riverrun.admin.access.rule_admin import add_rules, remove_rules
+from riverrun.admin.topics.admin import create_topics
 from riverrun.client.connection import UnsupportedApi
 from riverrun.client.fetcher import read_from
 from riverrun.client.partitions import BY_NAME_PRODUCE_MAX, fetch, produce

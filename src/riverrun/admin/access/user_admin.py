@@ -1,0 +1,105 @@
+"""Requests about SCRAM users."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from riverrun.admin.requests import NotFound, check
+from riverrun.client.pool import ConnectionPool
+from riverrun.model.errors import ErrorCode
+from riverrun.security.scram import SALT_BYTES, ScramMechanism, salted_password
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.alter_user_scram_credentials_request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from riverrun.wire.messages.alter_user_scram_credentials_response import (
+    AlterUserScramCredentialsResponse,
+)
+from riverrun.wire.messages.describe_user_scram_credentials_request import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from riverrun.wire.messages.describe_user_scram_credentials_response import (
+    DescribeUserScramCredentialsResponse,
+)
+
+ITERATIONS: Final = 8192
+MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramUser:
+    name: str
+    mechanisms: dict[str, int]
+    """Iterations by mechanism."""
+
+    def described(self) -> dict[str, object]:
+        rows = [{"name": name, "iterations": count} for name, count in self.mechanisms.items()]
+        return {"user": self.name, "mechanisms": rows}
+
+
+async def list_users(pool: ConnectionPool, name: str | None = None) -> list[ScramUser]:
+    """All users, or the named one."""
+    wanted = None if name is None else (UserName(name=name),)
+    response: DescribeUserScramCredentialsResponse = await pool.request(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest(users=wanted)
+    )
+    check(response.error_code, response.error_message, "users")
+    users = []
+    for row in response.results:
+        if row.error_code is ErrorCode.RESOURCE_NOT_FOUND:
+            raise NotFound(f"there is no user {row.user}; `riverrun users list` lists all")
+        check(row.error_code, row.error_message, f"user {row.user}")
+        found = {MECHANISMS[i.mechanism].title: i.iterations for i in row.credential_infos}
+        users.append(ScramUser(name=row.user, mechanisms=found))
+    return sorted(users, key=lambda user: user.name)
+
+
+async def set_password(
+    pool: ConnectionPool, name: str, password: str, mechanisms: Sequence[ScramMechanism]
+) -> None:
+    """Create a user, or change its password. The password does not leave this process."""
+    upsertions = []
+    for mechanism in mechanisms:
+        salt = secrets.token_bytes(SALT_BYTES)
+        upsertions.append(
+            ScramCredentialUpsertion(
+                name=name,
+                mechanism=mechanism.value,
+                iterations=ITERATIONS,
+                salt=salt,
+                salted_password=salted_password(mechanism, password, salt, ITERATIONS),
+            )
+        )
+    await _alter(pool, name, upsertions=tuple(upsertions))
+
+
+async def remove_user(pool: ConnectionPool, name: str) -> None:
+    """Remove all credentials of a user."""
+    (user,) = await list_users(pool, name)
+    deletions = [
+        ScramCredentialDeletion(name=name, mechanism=mechanism.value)
+        for mechanism in ScramMechanism
+        if mechanism.title in user.mechanisms
+    ]
+    await _alter(pool, name, deletions=tuple(deletions))
+
+
+async def _alter(
+    pool: ConnectionPool,
+    name: str,
+    *,
+    deletions: tuple[ScramCredentialDeletion, ...] = (),
+    upsertions: tuple[ScramCredentialUpsertion, ...] = (),
+) -> None:
+    request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
+    response: AlterUserScramCredentialsResponse = await pool.request(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request
+    )
+    for row in response.results:
+        check(row.error_code, row.error_message, f"user {name}")

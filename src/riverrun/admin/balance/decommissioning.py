@@ -1,0 +1,59 @@
+"""The steps of a decommissioning besides its plan, and its undoing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from riverrun.admin.balance.broker_modes import set_mode
+from riverrun.admin.balance.cluster_state import ask_partitions
+from riverrun.admin.balance.stored_plans import ask_plans, cancel_plan
+from riverrun.admin.quorum.admin import remove_voter
+from riverrun.admin.quorum.report import ask_quorum
+from riverrun.client.pool import ConnectionPool
+
+LOOKS_MAX = 20
+LOOK_EVERY_SECONDS = 0.25
+"""A node learns of the end of a move slightly after the controller."""
+
+
+def words(node: int) -> str:
+    """The command by which the cluster knows the plan."""
+    return f"cluster decommission {node}"
+
+
+async def running(pool: ConnectionPool, node: int) -> str | None:
+    """The plan that empties a node, if one runs."""
+    for plan in await ask_plans(pool):
+        of_controller = f"broker {node} is being decommissioned" in plan.header.reason
+        if plan.header.reason == words(node) or of_controller:
+            return plan.id
+    return None
+
+
+async def replicas_left(pool: ConnectionPool, node: int) -> int:
+    left = 0
+    for _ in range(LOOKS_MAX):
+        left = sum(node in one.replicas for one in await ask_partitions(pool))
+        if not left:
+            break
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
+    return left
+
+
+async def undo(pool: ConnectionPool, node: int) -> str | None:
+    """Make the node active and cancel the plan that empties it; the id of that plan."""
+    known = await running(pool, node)
+    if known is not None:
+        await cancel_plan(pool, known)
+    await set_mode(pool, node, None)
+    return known
+
+
+async def end_vote(pool: ConnectionPool, node: int) -> bool:
+    """Remove a node's vote in the quorum, if it has one; whether it had."""
+    quorum = await ask_quorum(pool)
+    voter = next((one for one in quorum.voters if one.id == node), None)
+    if voter is None:
+        return False
+    await remove_voter(pool, voter)
+    return True

@@ -1,0 +1,1 @@
+"""The cluster as a whole: health, settings, directories, elections, lag of replicas."""

@@ -1,0 +1,1 @@
+"""Topics: creation, settings, partitions, positions, trimming."""

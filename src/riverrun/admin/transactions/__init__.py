@@ -1,0 +1,1 @@
+"""Open, ended and hanging transactions."""

@@ -1,0 +1,211 @@
+// Charts of values over time.
+//
+//   <${Chart} title="Traffic" unit="bytes/s" series=${[{ label: "In", points: [[ms, value], ...] }]} />
+//   <${HistoryChart} title="Traffic" unit="bytes/s" minutes=${60}
+//       series=${[{ name: "bytes_in", label: "In" }, ...]} params=${{ node: 1 }} />   reads /history
+//   <${RangePicker} />  chooses the minutes kept in the URL;  useMinutes() reads them
+//
+// Units are those of format.unit(). uPlot draws on a canvas, which readers cannot see: the chart is
+// a figure with a summary, a hidden table, and arrow keys that speak one moment at a time.
+
+import uPlot from "../vendor/uplot.js";
+import { Empty, Failure } from "./feedback.js";
+import { Segmented } from "./forms.js";
+import { clock, day, unit as formatter } from "./format.js";
+import { html, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
+import { useQuery } from "./router.js";
+import { useResource } from "./state.js";
+import { isDark } from "./theme.js";
+
+const TABLE_ROWS_MAX = 24;
+const HEIGHT = 150;
+const COLOURS = 6;
+// Steps of the axis for sizes: powers of two up to a tebibyte.
+const BINARY_STEPS = Array.from({ length: 41 }, (_, power) => 2 ** power);
+
+// Join series with different moments into uPlot's columns: moments in seconds, then values.
+function columnsOf(series) {
+  const moments = [...new Set(series.flatMap((each) => each.points.map(([ms]) => ms)))].sort((a, b) => a - b);
+  const values = series.map((each) => {
+    const known = new Map(each.points);
+    return moments.map((ms) => known.get(ms) ?? null);
+  });
+  return [moments.map((ms) => ms / 1000), ...values];
+}
+
+// Custom properties with light-dark() have no computed colour, so an element resolves them.
+function resolvedColours(element) {
+  const probe = document.createElement("span");
+  element.append(probe);
+  const colour = (name) => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const found = {
+    series: Array.from({ length: COLOURS }, (_, index) => colour(`--series-${index + 1}`)),
+    grid: colour("--grid"),
+    text: colour("--muted"),
+  };
+  probe.remove();
+  return found;
+}
+
+const faint = (colour) => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.10)");
+
+function options(series, colours, unit, width, height, onCursor) {
+  const format = formatter(unit);
+  const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false }, grid: { stroke: colours.grid, width: 1 } };
+  return {
+    width,
+    height,
+    padding: [8, 4, 0, 0],
+    legend: { show: false },
+    cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false }, sync: { key: "riverrun" } },
+    scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+    axes: [
+      { ...axis, grid: { show: false }, size: 22, space: 80, values: (_, splits) => splits.map((at) => clock(at * 1000).slice(0, 5)) },
+      { ...axis, size: 72, space: 30, incrs: unit.startsWith("bytes") ? BINARY_STEPS : undefined, values: (_, splits) => splits.map((value) => format(value)) },
+    ],
+    series: [
+      {},
+      ...series.map((each, index) => ({
+        label: each.label,
+        stroke: colours.series[index % COLOURS],
+        fill: series.length <= 2 ? faint(colours.series[index % COLOURS]) : undefined,
+        width: 1.5,
+        points: { show: false },
+      })),
+    ],
+    hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)] },
+  };
+}
+
+function usePlot(host, series, columns, unit, height, onCursor) {
+  const plot = useRef(null);
+  const shape = JSON.stringify(series.map((each) => each.label));
+  const dark = isDark.value;
+  useLayoutEffect(() => {
+    const element = host.current;
+    const make = (width) => {
+      plot.current = new uPlot(options(series, resolvedColours(element), unit, width, height, onCursor), columns, element);
+    };
+    const observer = new ResizeObserver(() => {
+      const width = Math.floor(element.clientWidth);
+      if (width === 0) return;
+      if (plot.current === null) make(width);
+      else plot.current.setSize({ width, height });
+    });
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape, dark, height]);
+  useEffect(() => {
+    plot.current?.setData(columns);
+  }, [columns]);
+  return plot;
+}
+
+function lastIndex(values) {
+  for (let index = values.length - 1; index >= 0; index--) if (values[index] !== null) return index;
+  return null;
+}
+
+function HiddenTable({ id, title, series, columns, format }) {
+  const step = Math.max(1, Math.ceil(columns[0].length / TABLE_ROWS_MAX));
+  const chosen = columns[0].map((_, index) => index).filter((index) => index % step === 0);
+  return html`<table class="hidden" id=${id}>
+    <caption>${title}</caption>
+    <thead><tr><th scope="col">Time</th>${series.map((each) => html`<th scope="col" key=${each.label}>${each.label}</th>`)}</tr></thead>
+    <tbody>
+      ${chosen.map((index) => html`<tr key=${index}>
+        <th scope="row">${clock(columns[0][index] * 1000)}</th>
+        ${series.map((each, at) => html`<td key=${each.label}>${format(columns[at + 1][index])}</td>`)}
+      </tr>`)}
+    </tbody>
+  </table>`;
+}
+
+export function Chart({ title, series, unit = "count", height = HEIGHT, actions }) {
+  const id = useId();
+  const host = useRef(null);
+  const format = formatter(unit);
+  const columns = useMemo(() => columnsOf(series), [series]);
+  const [cursor, setCursor] = useState(null);
+  const [spoken, setSpoken] = useState("");
+  const plot = usePlot(host, series, columns, unit, height, setCursor);
+
+  const at = (index, column) => (index === null ? null : columns[column + 1]?.[index]);
+  const shownAt = cursor !== null && columns[0][cursor] !== undefined ? cursor : null;
+  const moment = shownAt === null ? null : columns[0][shownAt] * 1000;
+  const latest = (column) => at(shownAt ?? lastIndex(columns[column + 1]), column);
+  const summary = series.map((each, index) => `${each.label}: ${format(latest(index) ?? null)}`).join(", ");
+
+  const move = (event) => {
+    const last = columns[0].length - 1;
+    const now = shownAt ?? last;
+    const next = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last }[event.key];
+    if (next === undefined || last < 0 || !plot.current) return;
+    event.preventDefault();
+    const index = Math.max(0, Math.min(last, next));
+    plot.current.setCursor({ left: plot.current.valToPos(columns[0][index], "x"), top: 10 });
+    setCursor(index);
+    setSpoken(`${clock(columns[0][index] * 1000)}: ${series.map((each, of) => `${each.label} ${format(at(index, of))}`).join(", ")}`);
+  };
+
+  return html`<figure class="chart" aria-labelledby=${`${id}-title`} aria-details=${`${id}-table`}>
+    <figcaption>
+      <span class="chart-title" id=${`${id}-title`}>${title}</span>
+      <span class="chart-time">${moment === null ? "" : `${day(moment)} ${clock(moment)}`}</span>
+      ${actions}
+      <span class="legend">
+        ${series.map((each, index) => html`<span key=${each.label}>
+          <span class="swatch s${(index % COLOURS) + 1}" aria-hidden="true"></span>${each.label} <b>${format(latest(index) ?? null)}</b>
+        </span>`)}
+      </span>
+    </figcaption>
+    <div ref=${host} class="plot h${height}" tabindex="0" role="img" aria-label=${`${title}. ${summary}. Arrow keys read single moments.`} onKeyDown=${move} style=${{ height: `${height}px` }}></div>
+    <${HiddenTable} id=${`${id}-table`} ...${{ title, series, columns, format }} />
+    <span class="hidden" aria-live="polite">${spoken}</span>
+  </figure>`;
+}
+
+export const RANGES = [
+  { value: "15", label: "15 min" },
+  { value: "60", label: "1 h" },
+  { value: "360", label: "6 h" },
+  { value: "1440", label: "24 h" },
+];
+
+export function useMinutes() {
+  return useQuery("minutes", "60");
+}
+
+export function RangePicker() {
+  const [minutes, setMinutes] = useMinutes();
+  return html`<${Segmented} label="Time range" value=${minutes} options=${RANGES} onInput=${setMinutes} />`;
+}
+
+// `series` of the response may be one object per name, or a list of objects with labels.
+function pointsOf(found) {
+  if (!found) return [];
+  return Array.isArray(found) ? found.flatMap((each) => each.points ?? []) : found.points ?? [];
+}
+
+export function HistoryChart({ title, unit, series, params = {}, minutes, height = HEIGHT }) {
+  const chosen = useMinutes()[0];
+  const names = series.map((each) => each.name).join(",");
+  const resource = useResource("history", { ...params, series: names, minutes: minutes ?? chosen }, { every: 10_000 });
+  const drawn = useMemo(
+    () => series.map((each) => ({ label: each.label, points: pointsOf(resource.data?.series?.[each.name]) })),
+    [resource.data, names],
+  );
+  if (resource.error && !resource.data) return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }}><${Failure} error=${resource.error} /></div>`;
+  if (!resource.data) return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }} aria-busy="true"></div>`;
+  if (drawn.every((each) => each.points.length < 2)) {
+    return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }}><${Empty} title=${title} icon="overview">The first values appear after about 20 seconds.<//></div>`;
+  }
+  return html`<${Chart} title=${title} unit=${unit} series=${drawn} height=${height} />`;
+}

@@ -39,7 +39,7 @@ function fixedEntries(text) {
 }
 
 async function foundEntries(text, signal) {
-  const query = { search: text, limit: FOUND_MAX };
+  const query = { q: text, limit: FOUND_MAX };
   const [topics, groups] = await Promise.allSettled([api.get("topics", query, signal), api.get("groups", query, signal)]);
   const items = (result) => (result.status === "fulfilled" ? result.value.items : []);
   return [

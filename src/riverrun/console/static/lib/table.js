@@ -98,9 +98,9 @@ export function Pager({ offset, limit, total, shown, noun, onPage }) {
 export function ListTable(props) {
   const { path, columns, rowKey, label, noun = label.toLowerCase(), sort: first, order: firstOrder = "asc" } = props;
   const { params = {}, search, toolbar, empty, every, limit = PAGE_SIZE, rowClass } = props;
-  const { q = "", sort = first, order = firstOrder, page = "0" } = route.value.query;
-  const offset = Math.max(0, Number(page) || 0) * limit;
-  const resource = useResource(path, { ...params, search: q, sort, order, offset, limit }, { every });
+  const { q = "", sort = first, order = firstOrder, page = "1" } = route.value.query;
+  const offset = (Math.max(1, Math.floor(Number(page)) || 1) - 1) * limit;
+  const resource = useResource(path, { ...params, q, sort, order, page: offset / limit + 1, limit }, { every });
   const { data, error, loading } = resource;
   const rows = data?.items ?? [];
 
@@ -121,6 +121,6 @@ export function ListTable(props) {
     ${!none && !(error && !data) &&
     html`<${Rows} ...${{ columns, rows, rowKey, label, sort, order, rowClass }} busy=${loading} bones=${data ? 0 : 10}
       onSort=${(name, direction) => setQuery({ sort: name === first && direction === firstOrder ? null : name, order: direction === firstOrder ? null : direction, page: null })} />`}
-    ${data && !none && html`<${Pager} ...${{ offset, limit, noun }} total=${data.total} shown=${rows.length} onPage=${(next) => setQuery({ page: next || null }, { replace: false })} />`}
+    ${data && !none && html`<${Pager} ...${{ offset, limit, noun }} total=${data.total} shown=${rows.length} onPage=${(next) => setQuery({ page: next ? next + 1 : null }, { replace: false })} />`}
   </section>`;
 }

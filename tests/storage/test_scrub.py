@@ -316,6 +316,29 @@ def test_log_without_its_directory_is_created_as_corrupt() -> None:
     run(machine.clock, story)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_log_that_moved_away_before_a_crash_is_not_missing(is_ours: bool) -> None:
+    """Its directory was removed, and the node crashed before the next checkpoint."""
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        manager, directory = await restarted(machine)
+        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+        log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
+        await manager.stop()
+        machine.kill()
+        path = f"{DATA}/{PARTITION}"
+        for name in machine.files.list_directory(path):
+            machine.files.unlink(f"{path}/{name}")
+        machine.files.remove_directory(path)
+        _, directory = await restarted(machine)
+        directory.forget_missing(lambda partition: is_ours and partition == PARTITION)
+        assert directory.is_missing(PARTITION) is is_ours
+        assert directory.create(PARTITION, TOPIC_ID, SETTINGS).is_corrupt is is_ours
+
+    run(machine.clock, story)
+
+
 def test_deleted_and_recreated_log_is_not_missing() -> None:
     machine = Machine()
 

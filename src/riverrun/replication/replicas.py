@@ -110,6 +110,10 @@ class Replicas:
                     continue
             log.warning("stray log removed", partition=str(name), topic_id=str(held.topic_id))
             self._directory.delete(name)
+        topics = image.topics_by_name
+        self._directory.forget_missing(
+            lambda at: at.topic in topics and self._is_ours(topics[at.topic], at.partition)
+        )
 
     def _is_ours(self, topic: TopicImage, index: int) -> bool:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas

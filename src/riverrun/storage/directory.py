@@ -391,6 +391,17 @@ class LogDirectory:
         offsets = (self._start_offsets, self._recovery_points, self._high_watermarks)
         return partition not in self._unloaded and any(one.get(partition, 0) > 0 for one in offsets)
 
+    def forget_missing(self, is_ours: Callable[[TopicPartition], bool]) -> None:
+        """Forget checkpointed partitions that have no log and are not ours any more.
+
+        The log of a replica that moved away is removed before the next checkpoint is written. After
+        a crash in between, a replica that returns later would be taken for a damaged one.
+        """
+        for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
+            for partition in [key for key in offsets if key not in self._unloaded]:
+                if not is_ours(partition):
+                    del offsets[partition]
+
     def create(
         self,
         partition: TopicPartition,

@@ -2,7 +2,7 @@
 //
 //   await api.get("topics", { limit: 50 })     below /api/v1/clusters/{cluster}
 //   await api.get("/session")                  a leading slash means below /api/v1
-//   await api.post("topics", { name: "a" })    also put, patch, delete
+//   await api.post("topics", { name: "a" })    also put, patch; delete takes a query
 //   address("topics/a/export", { limit: 5 })   the URL, for downloads and EventSource
 //
 // Failures are ApiError { status, code, message, remedy }. Status 0 means that the node which serves
@@ -123,5 +123,5 @@ export const api = {
   post: (path_, body = {}) => request("POST", path_, { body }),
   put: (path_, body = {}) => request("PUT", path_, { body }),
   patch: (path_, body = {}) => request("PATCH", path_, { body }),
-  delete: (path_, body) => request("DELETE", path_, { body }),
+  delete: (path_, query) => request("DELETE", path_, { query }),
 };

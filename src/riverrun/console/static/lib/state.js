@@ -1,6 +1,7 @@
 // State shared by all pages, and live data.
 //
 //   session.value          the answer of GET /session, or null before the first
+//   canWrite.value         false when the console was started read-only: hide actions
 //   live.value             false while the user has paused the refresh
 //   useResource("topics", { limit: 50 }, { every: 5000 })
 //       { data, error, loading, refresh }: reads again every so many ms while the tab is visible,
@@ -8,12 +9,13 @@
 //       the old data stays; an error after a success keeps the old data too.
 
 import { api, loginRequired, recoveries, request } from "./api.js";
-import { effect, signal, useCallback, useEffect, useRef, useState } from "./preact.js";
+import { computed, effect, signal, useCallback, useEffect, useRef, useState } from "./preact.js";
 import { route } from "./router.js";
 
 export const REFRESH_MS = 10_000;
 
 export const session = signal(null);
+export const canWrite = computed(() => !session.value?.read_only);
 export const live = signal(true);
 const visible = signal(document.visibilityState !== "hidden");
 const changes = signal(0);

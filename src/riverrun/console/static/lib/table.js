@@ -4,17 +4,19 @@
 //       label="Topics" search="Search topics" params=${{ internal: true }} toolbar=${...} empty=${...} />
 //     A list of the server: search, sort and page are in the URL (q, sort, order, page), and the
 //     server does the work, so ten thousand rows cost no more than fifty.
-//   <${Table} columns rows rowKey label />       rows the page already has; sorts them in the browser
+//   <${Table} columns rows rowKey label />       rows the page already has; sorts them in the browser;
+//       with inUrl=${true} the order is in the URL
 //
-// A column: { key, title, sort, align, width, render(row), hint }. `sort` is true, or the server's
+// A column: { key, title, sort, align, width, class, render(row), hint }. `sort` is true, or the server's
 // name of the order. Without `render` the cell shows row[key]. align "end" is for numbers. In a
-// Table, value(row) gives the value to sort by when it differs from row[key].
+// Table, value(row) gives the value to sort by when it differs from row[key]. detail(row) returns
+// content to show in a row of its own below the row, or null.
 
 import { Empty, Failure, StaleNote } from "./feedback.js";
 import { SearchField } from "./forms.js";
 import { count } from "./format.js";
 import { Icon } from "./icons.js";
-import { html, useEffect, useState } from "./preact.js";
+import { Fragment, html, useEffect, useState } from "./preact.js";
 import { route, setQuery } from "./router.js";
 import { useResource } from "./state.js";
 
@@ -39,7 +41,11 @@ function HeadCell({ column, sort, order, onSort }) {
 
 const cell = (column, row) => (column.render ? column.render(row) : row[column.key]);
 
-export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy = false, bones = 0, rowClass }) {
+export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy = false, bones = 0, rowClass, detail }) {
+  const below = (row) => {
+    const content = detail?.(row);
+    return content && html`<tr class="detail"><td colspan=${columns.length}>${content}</td></tr>`;
+  };
   return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${label}>
     <table aria-busy=${busy ? "true" : "false"}>
       <caption class="hidden">${label}</caption>
@@ -48,9 +54,9 @@ export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy =
       </tr></thead>
       <tbody>
         ${rows.map(
-          (row) => html`<tr key=${rowKey(row)} class=${rowClass?.(row)}>
-            ${columns.map((column) => html`<td key=${column.key} class=${column.align === "end" ? "end" : ""}>${cell(column, row)}</td>`)}
-          </tr>`,
+          (row) => html`<${Fragment} key=${rowKey(row)}><tr class=${rowClass?.(row)}>
+            ${columns.map((column) => html`<td key=${column.key} class=${column.align === "end" ? "end" : column.class}>${cell(column, row)}</td>`)}
+          </tr>${below(row)}<//>`,
         )}
         ${Array.from({ length: bones }, (_, index) => html`<tr key=${`bone-${index}`} class="bones" aria-hidden="true">
           ${columns.map((column) => html`<td key=${column.key}><span class="bone"></span></td>`)}
@@ -60,12 +66,14 @@ export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy =
   </div>`;
 }
 
-export function Table({ columns, rows, rowKey, label, sort: first = null, order: firstOrder = "asc", empty, rowClass }) {
-  const [by, setBy] = useState({ sort: first, order: firstOrder });
+export function Table({ columns, rows, rowKey, label, sort: first = null, order: firstOrder = "asc", empty, rowClass, detail, inUrl = false }) {
+  const [own, setOwn] = useState({ sort: first, order: firstOrder });
+  const { sort = first, order = firstOrder } = route.value.query;
+  const [by, setBy] = inUrl ? [{ sort, order }, setQuery] : [own, setOwn];
   if (!rows.length) return empty ?? html`<${Empty} title="Nothing here" />`;
   const column = columns.find((each) => each.sort && orderName(each) === by.sort);
   const sorted = column ? [...rows].sort(comparison(column, by.order)) : rows;
-  return html`<${Rows} ...${{ columns, rows: sorted, rowKey, label, rowClass }} sort=${by.sort} order=${by.order} onSort=${(sort, order) => setBy({ sort, order })} />`;
+  return html`<${Rows} ...${{ columns, rows: sorted, rowKey, label, rowClass, detail }} sort=${by.sort} order=${by.order} onSort=${(sort, order) => setBy({ sort, order })} />`;
 }
 
 function comparison(column, order) {
@@ -98,15 +106,15 @@ export function Pager({ offset, limit, total, shown, noun, onPage }) {
 export function ListTable(props) {
   const { path, columns, rowKey, label, noun = label.toLowerCase(), sort: first, order: firstOrder = "asc" } = props;
   const { params = {}, search, toolbar, empty, every, limit = PAGE_SIZE, rowClass } = props;
-  const { q = "", sort = first, order = firstOrder, page = "1" } = route.value.query;
+  const { q = "", sort = first, order = first && firstOrder, page = "1" } = route.value.query;
   const offset = (Math.max(1, Math.floor(Number(page)) || 1) - 1) * limit;
-  const resource = useResource(path, { ...params, q, sort, order, page: offset / limit + 1, limit }, { every });
+  const resource = useResource(path, { ...params, q: search && q, sort, order, page: offset / limit + 1, limit }, { every });
   const { data, error, loading } = resource;
   const rows = data?.items ?? [];
 
   // A page behind the end appears when rows were deleted or the search changed.
   useEffect(() => {
-    if (data && !loading && !rows.length && offset > 0) setQuery({ page: null });
+    if (data && !loading && !rows.length && page > 1) setQuery({ page: null });
   }, [data, loading]);
 
   const none = data && !rows.length && !loading;
@@ -117,7 +125,7 @@ export function ListTable(props) {
     </div>
     ${error && !data && html`<${Failure} error=${error} retry=${resource.refresh} />`}
     ${error && data && html`<${StaleNote} error=${error} />`}
-    ${none && (q ? html`<${Empty} title=${`No ${noun} match “${q}”`}>The search finds any part of the name.<//>` : empty ?? html`<${Empty} title=${`No ${noun}`} />`)}
+    ${none && (search && q ? html`<${Empty} title=${`No ${noun} match “${q}”`}>The search finds any part of the name.<//>` : empty ?? html`<${Empty} title=${`No ${noun}`} />`)}
     ${!none && !(error && !data) &&
     html`<${Rows} ...${{ columns, rows, rowKey, label, sort, order, rowClass }} busy=${loading} bones=${data ? 0 : 10}
       onSort=${(name, direction) => setQuery({ sort: name === first && direction === firstOrder ? null : name, order: direction === firstOrder ? null : direction, page: null })} />`}

@@ -119,6 +119,9 @@ BEHAVIOUR = """\
 ## Known behaviour of clients
 - A consumer on librdkafka 2.16 that waits in a synchronous commit while all brokers are down at the
   same time may never connect again, with any broker. Commit asynchronously, and keep polling.
+- A consumer on librdkafka 2.16 whose group moves to another coordinator in the instant after an
+  assignment may never read, with any broker: an OffsetFetch that met the former coordinator is not
+  repeated (librdkafka issue 5586). Assign the same partitions again if no position arrives.
 
 ## What is not validated
 - The records inside a batch are stored as received: CRC, length, count, offsets, sequence and

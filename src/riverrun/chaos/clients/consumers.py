@@ -22,6 +22,10 @@ POLL_SECONDS = 0.05
 RESPONSE_SECONDS_MAX = 3.0
 BATCH_MAX = 500
 SESSION_MS = 6000
+POSITION_SECONDS_MAX = 5.0
+"""How long a member waits for its first position after an assignment. librdkafka does not repeat an
+OffsetFetch that met a former coordinator, so such a member never reads (its issue 5586). Assigning
+the same partitions again is the way out."""
 
 QUICK: dict[str, str | int | float] = {
     "reconnect.backoff.ms": 20,
@@ -54,6 +58,7 @@ class ConfluentMember:
         self._stop = stop
         self._positions: dict[int, int] = {}
         self._committing: dict[int, int] = {}
+        self._assigned_at = time.monotonic()
         self._consumer = confluent_kafka.Consumer(
             {
                 **confluent_address(bootstrap),
@@ -73,13 +78,24 @@ class ConfluentMember:
         try:
             while not self._stop.is_set():
                 self._take(self._consumer.consume(BATCH_MAX, POLL_SECONDS))
+                self._assign_again()
                 if time.monotonic() >= commit_at:
                     self._commit()
                     commit_at = time.monotonic() + COMMIT_SECONDS
         finally:
             self._consumer.close()
 
+    def _assign_again(self) -> None:
+        """Repeat an assignment whose committed offsets never arrived."""
+        if self._positions or time.monotonic() < self._assigned_at + POSITION_SECONDS_MAX:
+            return
+        held = self._consumer.assignment()
+        if held:
+            self._consumer.assign(held)
+            self._assigned(None, held)
+
     def _assigned(self, _consumer: object, partitions: list[TopicPartition]) -> None:
+        self._assigned_at = time.monotonic()
         for place in partitions:
             self._positions.pop(place.partition, None)
             self._history.add(

@@ -34,9 +34,10 @@ REQUEST_SECONDS = 120.0
 WAIT_SECONDS_MAX = 240.0
 POLL_SECONDS = 0.02
 IDLE_SECONDS = 10.0
-SETTLE_SECONDS_MAX = 60.0
-SETTLED_CPU = 0.5
-"""CPU seconds per second of all nodes, below which work in the background has ended."""
+SETTLE_SECONDS_MAX = 120.0
+SETTLE_SECONDS = 5.0
+SETTLED_PERCENT = 10.0
+"""Percent of one core, below which the work in the background of all nodes has ended."""
 PREFERRED = 0
 NO_LEADER = -1
 
@@ -79,13 +80,10 @@ def _idle_cpu(servers: Servers, seconds: float) -> float:
 
 
 def _settle(servers: Servers) -> None:
-    """Wait until new logs are on the disk."""
+    """Wait until new logs are on the disk, which takes some ten seconds."""
     end = time.monotonic() + SETTLE_SECONDS_MAX
-    while time.monotonic() < end:
-        before = servers.cpu_seconds()
-        time.sleep(1.0)
-        if servers.cpu_seconds() - before < SETTLED_CPU:
-            return
+    while time.monotonic() < end and _idle_cpu(servers, SETTLE_SECONDS) > SETTLED_PERCENT:
+        pass
 
 
 @contextlib.contextmanager

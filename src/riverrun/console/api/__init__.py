@@ -1,0 +1,1 @@
+"""The endpoints of the REST API, by subject."""

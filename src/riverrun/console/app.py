@@ -1,0 +1,154 @@
+"""The console as one ASGI application: the REST API, the pages and their files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Final
+
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from riverrun.console import static_files
+from riverrun.console.clusters import ClusterEntry, ClusterSettings
+from riverrun.console.problems import problem
+from riverrun.console.routing import READS, ApiEndpoint, ApiServer, EndpointTable, problem_response
+from riverrun.console.sessions import ConsoleSessions
+
+API_MODULES: Final = (
+    "session",
+    "overview",
+    "nodes",
+    "topics",
+    "groups",
+    "messages",
+    "history",
+    "connections",
+    "timeline",
+    "pipelines",
+    "reports",
+    "quorum",
+    "moves",
+    "transactions",
+    "users",
+    "acls",
+    "quotas",
+    "v3",
+)
+"""The modules of ``console/api``. Each has ``ENDPOINTS``."""
+METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+COMPRESSED_BYTES_MIN: Final = 2048
+ETAG_BYTES: Final = 16
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class ConsoleSettings(Struct, frozen=True, kw_only=True):
+    """What a console serves."""
+
+    clusters: tuple[ClusterSettings, ...]
+    is_read_only: bool = False
+
+
+def declared_endpoints() -> Iterator[ApiEndpoint]:
+    """The endpoints of all modules."""
+    for name in API_MODULES:
+        path = f"riverrun.console.api.{name}"
+        if importlib.util.find_spec(path) is not None:
+            yield from importlib.import_module(path).ENDPOINTS
+
+
+class Console:
+    """The parts of a running console."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self.sessions = ConsoleSessions([ClusterEntry(each) for each in settings.clusters])
+        self.table = EndpointTable(declared_endpoints())
+        self._api = ApiServer(self.table, self.sessions, is_read_only=settings.is_read_only)
+        self.app = Starlette(
+            routes=[
+                *static_files.routes(),
+                *(Route(f"{root}/{{rest:path}}", self._respond, methods=METHODS) for root in ROOTS),
+            ],
+            middleware=[
+                Middleware(HeaderMiddleware),
+                Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES_MIN, compresslevel=5),
+            ],
+            exception_handlers={500: _internal_error},
+            lifespan=self._lifespan,
+        )
+        self.app.state.is_read_only = settings.is_read_only
+        self.app.state.table = self.table
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await self.sessions.close()
+
+    async def _respond(self, request: Request) -> Response:
+        response = await self._api.respond(request)
+        if request.method in READS and type(response) is Response and response.status_code == 200:
+            return conditional(request, response)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+
+ROOTS: Final = ("/api", "/v3")
+
+
+def conditional(request: Request, response: Response) -> Response:
+    """Answer 304 if the client has the same content."""
+    digest = blake2b(bytes(response.body), digest_size=ETAG_BYTES).hexdigest()
+    tag = f'W/"{digest}"'
+    response.headers["ETag"] = tag
+    response.headers.setdefault("Cache-Control", "private, no-cache")
+    known = request.headers.get("if-none-match", "")
+    if tag in (each.strip() for each in known.split(",")):
+        kept = {name: response.headers[name] for name in ("ETag", "Cache-Control")}
+        return Response(status_code=304, headers=kept)
+    return response
+
+
+async def _internal_error(_: Request, __: Exception) -> Response:
+    """A bug. The server logs it with its traceback."""
+    return problem_response(
+        problem("error", "The console failed.", "The log of the node has the reason.")
+    )
+
+
+class HeaderMiddleware:
+    """Adds the headers that protect the pages to all responses."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, text in SECURITY_HEADERS.items():
+                    headers.setdefault(name, text)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

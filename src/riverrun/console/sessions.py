@@ -1,0 +1,249 @@
+"""Who uses the console: logins with a cookie for browsers, and HTTP Basic for scripts.
+
+The broker checks the credentials: a login opens a connection as that user. The console keeps no
+users and no rights of its own. A cluster without SASL has no login, and all share one access.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from starlette.requests import Request
+
+from riverrun.client.security import AuthenticationFailed, SaslLogin
+from riverrun.console.clusters import ClusterEntry, ConnectedCluster
+from riverrun.console.problems import ApiProblem, problem
+from riverrun.security.mechanisms import MECHANISMS, SaslMechanism
+
+SESSIONS_MAX: Final = 1000
+SESSION_IDLE_SECONDS_MAX: Final = 8 * 3600.0
+SCRIPT_IDLE_SECONDS_MAX: Final = 600.0
+"""HTTP Basic sends the credentials again, so such a login is kept for a short time only."""
+LOGINS_AT_ONCE_MAX: Final = 8
+FAILED_LOGIN_SECONDS: Final = 1.0
+"""A failed login is answered late, so that guessing passwords is slow."""
+SESSION_ID_BYTES: Final = 32
+
+
+class UserAccess:
+    """A user's connections to all clusters of the console."""
+
+    def __init__(
+        self, entries: Sequence[ClusterEntry], login: SaslLogin | None, user: str | None
+    ) -> None:
+        self._entries = {entry.name: entry for entry in entries}
+        self._login = login
+        self.user = user
+        self._connected: dict[str, ConnectedCluster] = {}
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        return tuple(self._entries)
+
+    def connected(self, name: str) -> ConnectedCluster:
+        """The user's connections to a cluster. Raises ``ApiProblem``."""
+        if name not in self._connected:
+            entry = self._entries.get(name)
+            if entry is None:
+                known = ", ".join(self._entries)
+                raise problem(
+                    "not_found", f"This console has no cluster {name}.", f"It has: {known}."
+                )
+            entry.check_usable()
+            self._connected[name] = ConnectedCluster(entry, self._login)
+        return self._connected[name]
+
+    async def close(self) -> None:
+        connected, self._connected = list(self._connected.values()), {}
+        for each in connected:
+            await each.close()
+
+
+class _Session(Struct):
+    access: UserAccess
+    idle_seconds_max: float
+    used_at: float
+
+
+class ConsoleSessions:
+    """All logins of one console."""
+
+    def __init__(
+        self,
+        entries: Sequence[ClusterEntry],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        failed_login_seconds: float = FAILED_LOGIN_SECONDS,
+    ) -> None:
+        assert entries, "a console has at least one cluster"
+        self.entries = tuple(entries)
+        self._now = now
+        self._failed_login_seconds = failed_login_seconds
+        self._sessions: dict[str, _Session] = {}
+        """By id, the one used last at the end."""
+        self._script_key = secrets.token_bytes(32)
+        self._logins = asyncio.Semaphore(LOGINS_AT_ONCE_MAX)
+        self._shared: UserAccess | None = None
+        if not self.needs_login:
+            own = next((entry.own_login for entry in entries if entry.own_login), None)
+            self._shared = UserAccess(entries, None, own.user or None if own else None)
+
+    @property
+    def needs_login(self) -> bool:
+        return any(entry.needs_login for entry in self.entries)
+
+    @property
+    def count(self) -> int:
+        """Logins that have not expired."""
+        return len(self._sessions)
+
+    async def access_of(self, raw: Request) -> UserAccess | None:
+        """The user of a request; None if it has to log in. Raises ``ApiProblem``."""
+        if self._shared is not None:
+            return self._shared
+        await self.drop_expired()
+        header = raw.headers.get("authorization", "")
+        if header:
+            return await self._script_access(header)
+        return self._find(raw.cookies.get(cookie_name(raw), ""))
+
+    def _find(self, session_id: str) -> UserAccess | None:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return None
+        session.used_at = self._now()
+        self._sessions[session_id] = session
+        return session.access
+
+    async def _script_access(self, header: str) -> UserAccess:
+        digest = hashlib.blake2b(header.encode(), key=self._script_key, digest_size=32)
+        session_id = f"script {digest.hexdigest()}"
+        known = self._find(session_id)
+        if known is not None:
+            return known
+        scheme, _, rest = header.partition(" ")
+        if scheme.lower() == "bearer":
+            mechanism: str | None = SaslMechanism.OAUTHBEARER.value
+            user, password = "", rest.strip()
+        elif scheme.lower() == "basic":
+            mechanism, (user, password) = None, _basic(rest)
+        else:
+            raise problem("invalid", f"Authorization {scheme} is not supported.", "Use Basic.")
+        access = await self._open(user, password, mechanism)
+        await self._keep(session_id, access, SCRIPT_IDLE_SECONDS_MAX)
+        return access
+
+    async def log_in(
+        self, user: str, password: str, mechanism: str | None
+    ) -> tuple[str, UserAccess]:
+        """Open a session: its id for the cookie, and the access. Raises ``ApiProblem``."""
+        access = await self._open(user, password, mechanism)
+        session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
+        await self._keep(session_id, access, SESSION_IDLE_SECONDS_MAX)
+        return session_id, access
+
+    async def log_out(self, session_id: str) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            await session.access.close()
+
+    async def _keep(self, session_id: str, access: UserAccess, idle_seconds_max: float) -> None:
+        if len(self._sessions) >= SESSIONS_MAX:
+            await self.log_out(next(iter(self._sessions)))
+        self._sessions[session_id] = _Session(access, idle_seconds_max, self._now())
+
+    async def drop_expired(self) -> None:
+        now = self._now()
+        expired = [
+            session_id
+            for session_id, session in self._sessions.items()
+            if now - session.used_at > session.idle_seconds_max
+        ]
+        for session_id in expired:
+            await self.log_out(session_id)
+
+    async def close(self) -> None:
+        for session_id in list(self._sessions):
+            await self.log_out(session_id)
+        if self._shared is not None:
+            await self._shared.close()
+
+    async def _open(self, user: str, password: str, mechanism: str | None) -> UserAccess:
+        if self._logins.locked():
+            raise problem("too_many", "Too many logins at once.", "Try again in a second.")
+        entry = next(entry for entry in self.entries if entry.needs_login)
+        entry.check_usable()
+        async with self._logins:
+            failure: AuthenticationFailed | None = None
+            for chosen in await self._choices(entry, mechanism):
+                login = _login(chosen, user, password)
+                access = UserAccess(self.entries, login, user or "token")
+                try:
+                    await access.connected(entry.name).pool.any_connection()
+                except AuthenticationFailed as error:
+                    await access.close()
+                    failure = error
+                except OSError:
+                    await access.close()
+                    raise
+                else:
+                    return access
+            await asyncio.sleep(self._failed_login_seconds)
+        raise ApiProblem(
+            401, "login_required", "The cluster refuses this user or password.", _remedy(failure)
+        )
+
+    async def _choices(
+        self, entry: ClusterEntry, mechanism: str | None
+    ) -> tuple[SaslMechanism, ...]:
+        """The mechanisms to try. Without a choice of the user, those that take a password."""
+        offered = await entry.mechanisms()
+        if mechanism is None:
+            passwords = [one for one in offered if one is not SaslMechanism.OAUTHBEARER]
+            return tuple(passwords or offered)
+        chosen = MECHANISMS.get(mechanism.upper())
+        if chosen is None or chosen not in offered:
+            raise problem(
+                "invalid", f"The cluster does not offer {mechanism}.", f"Use {', '.join(offered)}."
+            )
+        return (chosen,)
+
+
+def _remedy(failure: AuthenticationFailed | None) -> str:
+    if failure is None:
+        return "The cluster offers no mechanism that the console supports."
+    return "Check both. An administrator sets passwords with `riverrun users`."
+
+
+def _login(mechanism: SaslMechanism, user: str, password: str) -> SaslLogin:
+    if mechanism is SaslMechanism.OAUTHBEARER:
+        return SaslLogin(mechanism=mechanism, bearer_token=lambda: password)
+    return SaslLogin(mechanism=mechanism, user=user, password=password)
+
+
+def _basic(encoded: str) -> tuple[str, str]:
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise problem("invalid", "The Authorization header is not valid Basic.") from None
+    user, _, password = text.partition(":")
+    return user, password
+
+
+def cookie_name(raw: Request) -> str:
+    """Browsers share cookies between the ports of a host, and each node has its own sessions."""
+    _, colon, port = raw.headers.get("host", "").rpartition(":")
+    return f"riverrun_{port}" if colon and port.isdigit() else "riverrun"
+
+
+def is_https(raw: Request) -> bool:
+    """Whether the browser uses HTTPS, also through a proxy."""
+    return "https" in (raw.url.scheme, raw.headers.get("x-forwarded-proto"))

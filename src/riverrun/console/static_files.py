@@ -1,0 +1,86 @@
+"""The pages and their files. File addresses contain the version, so browsers keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+import riverrun
+from riverrun.console.problems import problem
+from riverrun.console.routing import API_ROOT, problem_response
+
+FOLDER: Final = Path(__file__).parent / "static"
+VERSION_MARK: Final = "/VERSION/"
+PAGES: Final = "/ui/"
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
+REVALIDATE: Final = "no-cache"
+TYPES: Final = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".txt": "text/plain",
+    ".md": "text/plain",
+}
+
+
+def routes() -> Sequence[BaseRoute]:
+    return (
+        Route("/", _root),
+        Route("/ui", _root),
+        Route("/ui/{rest:path}", _page),
+        Route(f"{API_ROOT}/docs", _docs),
+        Route("/static/{version}/{rest:path}", _file),
+    )
+
+
+async def _root(_: Request) -> Response:
+    return RedirectResponse(PAGES)
+
+
+async def _page(_: Request) -> Response:
+    return _html("index.html")
+
+
+async def _docs(_: Request) -> Response:
+    return _html("docs.html")
+
+
+def _html(name: str) -> Response:
+    path = FOLDER / name
+    if not path.is_file():
+        return problem_response(problem("not_found", f"This version has no {name}."))
+    text = path.read_text(encoding="utf-8").replace(VERSION_MARK, f"/{version()}/")
+    return Response(text, media_type="text/html", headers={"Cache-Control": REVALIDATE})
+
+
+async def _file(request: Request) -> Response:
+    """A file of the folder, by any version: an old page may still be open after an update."""
+    path = find(request.path_params["rest"])
+    if path is None:
+        return problem_response(problem("not_found", "There is no such file."))
+    is_current = request.path_params["version"] == version()
+    return FileResponse(
+        path,
+        media_type=TYPES[path.suffix],
+        headers={"Cache-Control": IMMUTABLE if is_current else REVALIDATE},
+    )
+
+
+def find(name: str) -> Path | None:
+    """A file below the folder; None for anything else, such as a path with ``..``."""
+    path = (FOLDER / name).resolve()
+    if not path.is_relative_to(FOLDER.resolve()) or path.suffix not in TYPES or not path.is_file():
+        return None
+    return path
+
+
+def version() -> str:
+    return riverrun.__version__

@@ -52,6 +52,15 @@ class NoResult(Struct, frozen=True):
     """An empty response."""
 
 
+class ChangeResult(Struct, kw_only=True):
+    """The result of a write. Results with further fields extend it."""
+
+    dry_run: bool
+    """Whether nothing was changed."""
+    command: str
+    """The command that does the same."""
+
+
 def problem_response(failure: ApiProblem) -> Response:
     """The usual JSON form of an error."""
     headers = {"WWW-Authenticate": 'Session realm="riverrun"'} if failure.status == 401 else None

@@ -151,6 +151,7 @@ def create(
         int | None,
         typer.Option(
             "--replication-factor",
+            "--replicas",
             "-r",
             metavar="N",
             min=1,

@@ -7,6 +7,7 @@
 //         title, action      the texts of the dialog and of its button
 //         send(dryRun)       sends the request and returns the response, which has `command`
 //         dryRun             true: preview the request when the form changes (`inputs` is its state)
+//         call               instead of these three: ["post", path, body], with dry_run added
 //         inputs             values of the form; the dry run is repeated when they change
 //         ready              false while the form is incomplete
 //         danger, typed      a red button; a text that must be typed before it is enabled
@@ -15,6 +16,7 @@
 //         after(response)    called after success, after all open pages were told to reload
 //   <${Menu} label="Actions" items=${[{ label, run, danger, disabled }]} />   a popover menu
 
+import { api } from "./api.js";
 import { Command } from "./code.js";
 import { toast } from "./feedback.js";
 import { TextField } from "./forms.js";
@@ -97,7 +99,8 @@ function useDryRun(wanted, send, inputs) {
 }
 
 export function ActionDialog(props) {
-  const { title, action, send, dryRun = false, inputs = null, ready = true, danger = false } = props;
+  const { title, action, call, dryRun = Boolean(call), inputs = call, ready = true, danger = false } = props;
+  const { send = (dry) => api[call[0]](call[1], { ...call[2], dry_run: dry }) } = props;
   const { typed, preview, success, after, close, wide, children } = props;
   const [confirmed, setConfirmed] = useState("");
   const [busy, setBusy] = useState(false);

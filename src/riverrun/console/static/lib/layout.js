@@ -5,7 +5,7 @@
 //   <${Panel} title="Partitions" actions=${...}>content<//>
 //   <${Facts} items=${[["Leader", "1"], ...]} />        a definition list in columns
 //   <${Tile} label="Topics" value="12" detail="3 internal" href=${...} kind="care" />
-//   <${Meter} value=${0.7} label="Disk" />              a small bar; above 85 % it warns
+//   <${Meter} value=${0.7} label="Disk" />              a small bar; above 85 % it warns, unless `plain`
 
 import { html, useLayoutEffect } from "./preact.js";
 
@@ -58,9 +58,9 @@ export function Tile({ label, value, detail, href, kind = "" }) {
 
 const METER_CARE = 0.85;
 
-export function Meter({ value, label }) {
+export function Meter({ value, label, plain = false }) {
   const whole = Math.max(0, Math.min(1, value ?? 0));
-  return html`<span class="meter ${whole > METER_CARE ? "care" : ""}" role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(whole * 100)}>
+  return html`<span class="meter ${whole > METER_CARE && !plain ? "care" : ""}" role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(whole * 100)}>
     <span style=${{ width: `${whole * 100}%` }}></span>
   </span>`;
 }

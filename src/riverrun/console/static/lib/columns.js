@@ -1,0 +1,36 @@
+// Short forms for columns and cells.
+//
+//   column("name", "Name", (row) => ..., { class: "wrap" })   sortable; without a function row[key]
+//   fixed("cause", "Cause", ...)                              the same, not sortable
+//   number("lag", "Lag", count)                               aligned right; formats row[key]
+//   nodeLink(1)   topicLink("a", 3)   groupLinks(["g"])   moment(ms)
+//   <${WholeList} path label columns rowKey sort keep=${(row) => true} ... />
+//     A list that the server sends whole: search (in rowKey), order and states, all in the URL.
+
+import { Empty, Loaded } from "./feedback.js";
+import { SearchField } from "./forms.js";
+import { ago, count, time } from "./format.js";
+import { html } from "./preact.js";
+import { link, useQuery } from "./router.js";
+import { useResource } from "./state.js";
+import { Table } from "./table.js";
+
+export const column = (key, title, render, more) => ({ key, title, sort: true, render, ...more });
+export const fixed = (key, title, render, more) => ({ key, title, render, ...more });
+export const number = (key, title, format = count, more) => ({ key, title, sort: true, align: "end", render: (row) => format(row[key]), ...more });
+
+export const nodeLink = (node) => html`<a href=${link("node", { node })}>Node ${node}</a>`;
+export const topicLink = (topic, partition) => html`<a href=${link("topic", { topic })}>${topic}</a> <span class="muted">partition ${partition}</span>`;
+export const groupLinks = (groups) => (groups?.length ? groups.map((group) => html`<a key=${group} href=${link("group", { group })}>${group}</a> `) : "–");
+export const moment = (ms) => html`<span title=${time(ms)}>${ago(ms)}</span>`;
+
+export function WholeList({ path, label, rowKey, every, keep = () => true, empty, toolbar, ...rest }) {
+  const [q, setSearch] = useQuery("q");
+  const noun = label.toLowerCase();
+  const resource = useResource(path, {}, { every });
+  const wanted = (row) => keep(row) && rowKey(row).toLowerCase().includes(q.toLowerCase());
+  return html`<section class="panel list" aria-label=${label}>
+    <div class="toolbar"><${SearchField} label=${`Search ${noun}`} value=${q} onInput=${setSearch} />${toolbar}</div>
+    <${Loaded} resource=${resource}>${({ items }) => html`<${Table} inUrl label=${label} rows=${items.filter(wanted)} rowKey=${rowKey} empty=${q ? html`<${Empty} title=${`No ${noun} match “${q}”`} />` : empty} ...${rest} />`}<//>
+  </section>`;
+}

@@ -229,7 +229,7 @@ async def ask_report(
         offline=tuple(row for row in rows if row.leader is None),
         under_replicated=behind,
         under_min_isr=await _under_min_isr(pool, behind),
-        features=await _features(pool) if with_features else {},
+        features=await ask_features(pool) if with_features else {},
         plans=tuple(await ask_plans(pool)),
         suggestion=await ask_suggestion(pool),
     )
@@ -321,7 +321,8 @@ async def _silent(cluster: DescribeClusterResponse) -> set[int]:
     return {broker.broker_id for broker, answers in pairs if not answers}
 
 
-async def _features(pool: ConnectionPool) -> dict[str, int]:
+async def ask_features(pool: ConnectionPool) -> dict[str, int]:
+    """The finalised features of the cluster, with their levels."""
     message = ApiVersionsRequest(
         client_software_name="riverrun", client_software_version=riverrun.__version__
     )

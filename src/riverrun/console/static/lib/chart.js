@@ -58,7 +58,7 @@ function options(series, colours, unit, width, height, onCursor) {
   return {
     width,
     height,
-    padding: [8, 4, 0, 0],
+    padding: [8, 16, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false }, sync: { key: "riverrun" } },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },

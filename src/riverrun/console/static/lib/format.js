@@ -2,6 +2,7 @@
 //
 //   bytes(1536) "1.5 KiB"    rate(1536) "1.5 KiB/s"    count(12345) "12,345"    short(12345) "12.3k"
 //   duration(95) "1 min 35 s"    ago(ms) "3 min ago"    time(ms) "2026-05-01 10:30:15.250"
+//   localTime(ms), parseLocalTime(text)    the value of a datetime-local field, and back (null: none)
 //   unit("bytes/s")          the formatter of a chart's unit
 
 const NONE = "–";
@@ -58,6 +59,13 @@ export function day(ms) {
 export function time(ms) {
   if (absent(ms) || ms < 0) return NONE;
   return `${day(ms)} ${clock(ms)}.${two(new Date(ms).getMilliseconds(), 3)}`;
+}
+
+export const localTime = (ms) => `${day(ms)}T${clock(ms)}`;
+
+export function parseLocalTime(text) {
+  const ms = new Date(text).getTime();
+  return Number.isNaN(ms) ? null : ms;
 }
 
 export function ago(ms, now = Date.now()) {

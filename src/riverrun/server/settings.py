@@ -106,7 +106,13 @@ class IdentitySettings(Settings):
     http_listener: str = setting(
         "127.0.0.1:9094",
         name="http.listener",
-        doc="HOST:PORT for health checks and metrics over HTTP. Empty: none.",
+        doc="HOST:PORT for health checks, metrics and the console over HTTP. Empty: none.",
+    )
+    has_console: bool = setting(
+        True,
+        name="console.enable",
+        doc="Whether http.listener serves the web console and its REST API too. They run in a"
+        " process of their own, which the first request starts. Kafka has no such setting.",
     )
     rack: str = setting(
         "", name="broker.rack", doc="Rack or zone of this node. Replicas are spread over racks."

@@ -137,7 +137,11 @@ def _names(entity: Entity) -> tuple[str | None, str | None]:
 
 
 async def alter_quotas(
-    pool: ConnectionPool, entity: Entity, values: Mapping[str, float | None]
+    pool: ConnectionPool,
+    entity: Entity,
+    values: Mapping[str, float | None],
+    *,
+    validate_only: bool = False,
 ) -> None:
     """Set quotas of an entity; None removes one."""
     changes = tuple(
@@ -145,7 +149,7 @@ async def alter_quotas(
     )
     parts = tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items())
     request = AlterClientQuotasRequest(
-        entries=(EntryData(entity=parts, ops=changes),), validate_only=False
+        entries=(EntryData(entity=parts, ops=changes),), validate_only=validate_only
     )
     response: AlterClientQuotasResponse = await pool.request(ApiKey.ALTER_CLIENT_QUOTAS, request)
     for row in response.entries:

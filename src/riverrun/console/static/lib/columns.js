@@ -4,7 +4,7 @@
 //   fixed("cause", "Cause", ...)                              the same, not sortable
 //   number("lag", "Lag", count)                               aligned right; formats row[key]
 //   nodeLink(1)   topicLink("a", 3)   groupLinks(["g"])   moment(ms)
-//   <${WholeList} path label columns rowKey sort keep=${(row) => true} ... />
+//   <${WholeList} path label columns rowKey sort keep=${(row) => true} note=${(data) => ...} ... />
 //     A list that the server sends whole: search (in rowKey), order and states, all in the URL.
 
 import { Empty, Loaded } from "./feedback.js";
@@ -24,13 +24,13 @@ export const topicLink = (topic, partition) => html`<a href=${link("topic", { to
 export const groupLinks = (groups) => (groups?.length ? groups.map((group) => html`<a key=${group} href=${link("group", { group })}>${group}</a> `) : "–");
 export const moment = (ms) => html`<span title=${time(ms)}>${ago(ms)}</span>`;
 
-export function WholeList({ path, label, rowKey, every, keep = () => true, empty, toolbar, ...rest }) {
+export function WholeList({ path, label, rowKey, every, keep = () => true, note, empty, toolbar, ...rest }) {
   const [q, setSearch] = useQuery("q");
   const noun = label.toLowerCase();
   const resource = useResource(path, {}, { every });
   const wanted = (row) => keep(row) && rowKey(row).toLowerCase().includes(q.toLowerCase());
   return html`<section class="panel list" aria-label=${label}>
     <div class="toolbar"><${SearchField} label=${`Search ${noun}`} value=${q} onInput=${setSearch} />${toolbar}</div>
-    <${Loaded} resource=${resource}>${({ items }) => html`<${Table} inUrl label=${label} rows=${items.filter(wanted)} rowKey=${rowKey} empty=${q ? html`<${Empty} title=${`No ${noun} match “${q}”`} />` : empty} ...${rest} />`}<//>
+    <${Loaded} resource=${resource}>${(data) => html`${note?.(data)}<${Table} inUrl label=${label} rows=${data.items.filter(wanted)} rowKey=${rowKey} empty=${q ? html`<${Empty} title=${`No ${noun} match “${q}”`} />` : empty} ...${rest} />`}<//>
   </section>`;
 }

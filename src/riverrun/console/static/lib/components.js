@@ -7,5 +7,5 @@ export { ActionDialog, Dialog, DialogError, Menu, openDialog } from "./dialog.js
 export { Badge, Empty, Failure, Loaded, Loading, StaleNote, Status, toast } from "./feedback.js";
 export { AreaField, CheckField, Field, SearchField, Segmented, SelectField, TextField } from "./forms.js";
 export { Icon } from "./icons.js";
-export { Facts, Meter, Page, Panel, Tabs, Tile } from "./layout.js";
+export { Facts, Meter, Page, Panel, QueryTabs, Tabs, Tile, Verdict } from "./layout.js";
 export { ListTable, Pager, Rows, Table } from "./table.js";

@@ -43,6 +43,7 @@ from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.garbage import FrozenObjects
+from riverrun.server.metrics.node_metrics import declare_build
 from riverrun.server.network.free_ports import check_free
 from riverrun.server.node import Node
 from riverrun.server.service_manager import ServiceManager
@@ -145,6 +146,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
         boot_id=_boot_id(),
         sockets=sockets,
     )
+    declare_build(node.metrics)
     asyncio.get_running_loop().set_exception_handler(node.callback_failed)
     manager = ServiceManager(os.environ, os.getpid())
 

@@ -48,6 +48,7 @@ COMMANDS = {
     "certs": "riverrun.cli.certs.command",
     "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",
+    "generate": "riverrun.cli.generate.command",
     "bench": "riverrun.cli.benchmark.command",
     "pipeline": "riverrun.pipeline.command",
     "audit": "riverrun.pipeline.audit.command",

@@ -331,10 +331,10 @@ def decommission(
 ) -> None:
     """Move everything away from a node, so that it can be removed.
 
-    The node gets no new replicas and leads nothing. Its replicas are copied to other nodes, and its
-    vote in the quorum is removed. Then stop the node: the cluster unregisters it by itself. Ctrl-C
-    ends only the waiting: run the command again to wait on and to remove the vote. `riverrun
-    cluster recommission` undoes it.
+    The node gets no new replicas and leads nothing. Its replicas are copied to other nodes. When
+    it holds nothing, this command removes its vote in the quorum. Then stop the node: the cluster
+    unregisters it by itself. After Ctrl-C the moves go on, but the vote stays: run the command
+    again before you stop the node. `riverrun cluster recommission` undoes it.
 
     \b
     riverrun cluster decommission 4 --dry-run

@@ -32,7 +32,7 @@ export function TextField({ label, hint, error, compact, wide, value, onInput, t
       aria-describedby=${note}
       aria-invalid=${error ? "true" : undefined}
       autocomplete="off"
-      spellcheck="false"
+      spellcheck=${false}
       onInput=${(event) => onInput(event.currentTarget.value)}
       ...${rest}
     />`}
@@ -47,7 +47,7 @@ export function AreaField({ label, hint, error, compact, wide = true, value, onI
       value=${value}
       aria-describedby=${note}
       aria-invalid=${error ? "true" : undefined}
-      spellcheck="false"
+      spellcheck=${false}
       onInput=${(event) => onInput(event.currentTarget.value)}
       ...${rest}
     ></textarea>`}
@@ -111,7 +111,7 @@ export function SearchField({ label, value, onInput, placeholder = label }) {
       aria-label=${label}
       placeholder=${placeholder}
       value=${text}
-      spellcheck="false"
+      spellcheck=${false}
       autocomplete="off"
       onInput=${(event) => change(event.currentTarget.value)}
     />

@@ -99,7 +99,7 @@ function Palette({ close }) {
       <${Icon} name="search" />
       <input type="text" role="combobox" aria-expanded="true" aria-controls=${id} aria-autocomplete="list"
         aria-label="Search pages, topics, groups and actions" aria-activedescendant=${entries.length ? `${id}-${selected}` : undefined}
-        placeholder="Search pages, topics, groups and actions" spellcheck="false" autocomplete="off" value=${text} onKeyDown=${onKey}
+        placeholder="Search pages, topics, groups and actions" spellcheck=${false} autocomplete="off" value=${text} onKeyDown=${onKey}
         onInput=${(event) => {
           setText(event.currentTarget.value);
           setAt(0);

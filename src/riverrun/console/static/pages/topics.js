@@ -1,0 +1,42 @@
+// All topics. The server searches, sorts and pages, so that ten thousand topics open at once.
+
+import { Badge, CheckField, column, Empty, fixed, Icon, ListTable, Menu, number, openDialog, Page } from "../lib/components.js";
+import { bytes, count, rate, short } from "../lib/format.js";
+import { registerCommand } from "../lib/palette.js";
+import { html, useEffect } from "../lib/preact.js";
+import { link, navigate, setQuery, useQuery } from "../lib/router.js";
+import { canWrite } from "../lib/state.js";
+import { CreateTopic, DeleteTopic } from "./topic-dialogs.js";
+
+const create = () => openDialog(CreateTopic);
+export const noTitle = html`<span class="hidden">Actions</span>`;
+
+const menu = ({ name: topic }) => [
+  { label: "Browse messages", run: () => navigate(link("messages", { topic })) },
+  { label: "Settings", run: () => navigate(link("topic", { topic }, { tab: "settings" })) },
+  ...(canWrite.value ? [{ label: "Delete…", danger: true, run: () => openDialog(DeleteTopic, { topic }) }] : []),
+];
+
+const columns = [
+  column("name", "Topic", (row) => html`<a class="name-cell" href=${link("topic", { topic: row.name })} title=${row.name}>${row.name}</a>${row.internal && html` <${Badge}>internal<//>`}`),
+  number("partitions", "Partitions"),
+  number("replication_factor", "Replicas", count, { sort: false }),
+  number("records", "Records", short, { hint: "Difference of the end and start offsets" }),
+  number("size", "Size", bytes, { hint: "Bytes of all leaders" }),
+  number("messages_in", "Records/s", short),
+  number("bytes_in", "In", rate, { sort: false }),
+  column("under_replicated", "State", (row) => (row.under_replicated ? html`<${Badge} kind="care">${count(row.under_replicated)} under-replicated<//>` : html`<${Badge} kind="good">in sync<//>`), { hint: "Partitions with replicas that are not in sync" }),
+  fixed("cleanup_policy", "Clean-up"),
+  fixed("menu", noTitle, (row) => html`<${Menu} label=${`Actions of ${row.name}`} items=${menu(row)} />`, { align: "end" }),
+];
+
+export default function Topics() {
+  const [internal] = useQuery("internal");
+  useEffect(() => registerCommand({ title: "Create topic", words: "new add", run: create }), []);
+  const button = canWrite.value && html`<button type="button" class="primary" onClick=${create}><${Icon} name="plus" />Create topic</button>`;
+  return html`<${Page} title="Topics" actions=${button}>
+    <${ListTable} path="topics" label="Topics" search="Search topics" sort="name" columns=${columns} rowKey=${(row) => row.name} params=${{ internal: internal && "true" }}
+      toolbar=${html`<${CheckField} label="Internal topics" checked=${internal === "1"} onInput=${(on) => setQuery({ internal: on ? "1" : null, page: null })} />`}
+      empty=${html`<${Empty} title="No topics yet" icon="topics" action=${button}>Create one here, or let a producer write to it.<//>`} />
+  <//>`;
+}

@@ -125,6 +125,8 @@ BEHAVIOUR = """\
 ## Known behaviour of clients
 - A consumer on librdkafka 2.16 that waits in a synchronous commit while all brokers are down at the
   same time may never connect again, with any broker. Commit asynchronously, and keep polling.
+- OffsetFetch up to v7 repeats an error of the group for each requested partition, where Kafka sends
+  no partitions. aiokafka 0.14 ignores the error of the group, and would read again from the start.
 - A consumer on librdkafka 2.16 whose group moves to another coordinator in the instant after an
   assignment may never read, with any broker: an OffsetFetch that met the former coordinator is not
   repeated (librdkafka issue 5586). Assign the same partitions again if no position arrives.

@@ -91,7 +91,6 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
 
 BEHAVIOUR = """\
 ## Missing features besides these APIs
-- **Transactions**: a producer with a `transactional.id` gets an error. Idempotence works.
 - **Security**: GSSAPI (Kerberos), JKS and PKCS12 stores (PEM works), custom
   principal builders and authorizers.
 - **Settings of groups and of client metrics subscriptions**: DescribeConfigs lists them with Kafka's

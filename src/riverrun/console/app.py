@@ -22,7 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from riverrun.console import static_files
 from riverrun.console.clusters import ClusterEntry, ClusterSettings
 from riverrun.console.problems import problem
-from riverrun.console.routing import READS, ApiEndpoint, ApiServer, EndpointTable, problem_response
+from riverrun.console.routing import (
+    OTHER_ROOTS,
+    READS,
+    ApiEndpoint,
+    ApiServer,
+    EndpointTable,
+    problem_response,
+)
 from riverrun.console.sessions import ConsoleSessions
 
 API_MODULES: Final = (
@@ -110,7 +117,7 @@ class Console:
         return response
 
 
-ROOTS: Final = ("/api", "/v3")
+ROOTS: Final = ("/api", *OTHER_ROOTS)
 
 
 def conditional(request: Request, response: Response) -> Response:

@@ -22,10 +22,6 @@ DESCRIPTION: Final = (
     "come from a browser need the header X-Riverrun-Console: 1."
 )
 PARAMETER: Final = re.compile(r"\{(\w+)\}")
-FAILURE: Final = {
-    "description": "An error: " + ", ".join(STATUS_OF_CODE) + ".",
-    "content": {JSON: {"schema": {"$ref": REFERENCE.format(name=ErrorBody.__name__)}}},
-}
 
 Document = dict[str, Any]
 
@@ -59,7 +55,7 @@ def describe(endpoints: Sequence[ApiEndpoint]) -> Document:
 def _kinds(endpoints: Sequence[ApiEndpoint]) -> list[Any]:
     found: list[Any] = [ErrorBody]
     for endpoint in endpoints:
-        for kind in (endpoint.query, endpoint.body, endpoint.response):
+        for kind in (endpoint.query, endpoint.body, endpoint.response, endpoint.failure):
             if kind is not None and all(kind is not known for known in found):
                 found.append(kind)
     return found
@@ -93,7 +89,11 @@ def _operation(
         answer["content"] = {endpoint.media_type: {"schema": by_kind[id(endpoint.response)]}}
     elif endpoint.media_type:
         answer["content"] = {endpoint.media_type: {}}
-    made["responses"] = {str(endpoint.status): answer, "default": FAILURE}
+    failure = {
+        "description": "An error: " + ", ".join(STATUS_OF_CODE) + ".",
+        "content": {JSON: {"schema": by_kind[id(endpoint.failure)]}},
+    }
+    made["responses"] = {str(endpoint.status): answer, "default": failure}
     return made
 
 

@@ -9,7 +9,7 @@ from riverrun.admin.quorum.report import QuorumReplicaRow, ask_quorum_or_empty, 
 from riverrun.console.routing import ApiEndpoint, ClusterRequest
 
 
-class QuorumMember(Struct, frozen=True, kw_only=True):
+class ListedVoter(Struct, frozen=True, kw_only=True):
     """A replica of the metadata log. Values are null while they are unknown."""
 
     node: int
@@ -23,23 +23,23 @@ class QuorumMember(Struct, frozen=True, kw_only=True):
     endpoint: str | None
 
 
-class QuorumState(Struct, frozen=True, kw_only=True):
+class QuorumView(Struct, frozen=True, kw_only=True):
     """The quorum as its leader reports it. Without a leader, ``leader`` is null and the lists are
     empty."""
 
     leader: int | None
     epoch: int
     high_watermark: int
-    voters: list[QuorumMember]
-    observers: list[QuorumMember]
+    voters: list[ListedVoter]
+    observers: list[ListedVoter]
     features: dict[str, int]
     command: str
 
 
-async def get_quorum(request: ClusterRequest) -> QuorumState:
+async def get_quorum(request: ClusterRequest) -> QuorumView:
     report = await ask_quorum_or_empty(request.pool)
     voters = {row.id for row in report.voters}
-    return QuorumState(
+    return QuorumView(
         leader=report.leader,
         epoch=report.epoch,
         high_watermark=report.high_watermark,
@@ -50,8 +50,8 @@ async def get_quorum(request: ClusterRequest) -> QuorumState:
     )
 
 
-def _member(row: QuorumReplicaRow) -> QuorumMember:
-    return QuorumMember(
+def _member(row: QuorumReplicaRow) -> ListedVoter:
+    return ListedVoter(
         node=row.id,
         directory_id=written_id(row.directory_id),
         role=row.role,
@@ -69,7 +69,7 @@ ENDPOINTS = (
         "quorum",
         get_quorum,
         "The metadata quorum: leader, voters, observers and features",
-        response=QuorumState,
+        response=QuorumView,
         tag="quorum",
     ),
 )

@@ -35,6 +35,7 @@ from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 from riverrun.wire.messages.txn_offset_commit_response import TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
+    from riverrun.coordinator.group import ClassicGroup
     from riverrun.coordinator.log import ProducerTransaction
     from riverrun.coordinator.turn import Caller
     from riverrun.storage.markers import NewMarker
@@ -261,6 +262,11 @@ class GroupCoordinators:
         """The offsets of all loaded groups. No offset may be committed while this is iterated."""
         for runner in self._shards.active():
             yield from runner.shard.offsets
+
+    def loaded_groups(self) -> Iterator[ClassicGroup]:
+        """All groups of loaded partitions. None may change while this is iterated."""
+        for runner in self._shards.active():
+            yield from runner.shard.groups.values()
 
     # Metrics
 

@@ -359,6 +359,7 @@ class Node:
             channels=channels,
             tasks=self._tasks,
             boot_id=self._boot_id,
+            listener=listener,
             directory_failed=self._directory_failed,
             on_bug=self._fail,
         )

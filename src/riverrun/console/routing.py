@@ -260,7 +260,7 @@ class ApiServer:
 
     async def respond(self, raw: Request) -> Response:
         raw_path = raw.scope.get("raw_path", b"").decode("latin-1") or raw.url.path
-        render = self._router.render_of(raw_path)
+        render = self._table.render_of(raw_path)
         try:
             endpoint, params = self._table.find(raw.method, raw_path)
             render = endpoint.render_problem

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.admin.requests import NotFound, alike, ask_each, check, find_topic, in_words
+from riverrun.admin.requests import NotFound, alike, ask_each, check, find_topic
 from riverrun.admin.tables import counted
 from riverrun.client.consumer_protocol import NotConsumerProtocol, read_assignment
-from riverrun.client.offsets import commit_offsets, committed_offsets, offsets_at
+from riverrun.client.offsets import (
+    commit_offsets,
+    committed_offsets,
+    committed_positions,
+    offsets_at,
+)
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -70,6 +75,8 @@ class OffsetRow:
     end: int | None
     """None if the topic was deleted."""
     member_id: str | None
+    metadata: str = ""
+    """The text that the consumer stored with its commit."""
 
     @property
     def lag(self) -> int | None:
@@ -167,7 +174,7 @@ async def describe_group(pool: ConnectionPool, name: str) -> Group:
         for row in sorted(found.members, key=lambda row: row.member_id)
     )
     owners = {at: member.member_id for member in members for at in member.partitions}
-    committed = await committed_offsets(pool, name)
+    committed = await committed_positions(pool, name)
     places = sorted({**owners, **committed})
     ends = await _ends(pool, places)
     return Group(
@@ -179,9 +186,10 @@ async def describe_group(pool: ConnectionPool, name: str) -> Group:
         offsets=tuple(
             OffsetRow(
                 partition=at,
-                committed=committed.get(at),
+                committed=committed[at].offset if at in committed else None,
                 end=ends.get(at),
                 member_id=owners.get(at),
+                metadata=committed[at].metadata if at in committed else "",
             )
             for at in places
         ),
@@ -236,11 +244,11 @@ def assigned_partitions(data: bytes) -> tuple[TopicPartition, ...]:
     )
 
 
-async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
+async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, KafkaError]:
     """The groups that were not deleted, with the reason."""
     for name in names:
         await _find(pool, name)
-    failures: dict[str, str] = {}
+    failures: dict[str, KafkaError] = {}
     for name in dict.fromkeys(names):
         answer: DeleteGroupsResponse = await pool.group_request(
             name,
@@ -250,7 +258,7 @@ async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str,
         )
         code = answer.results[0].error_code
         if code is not ErrorCode.NONE:
-            failures[name] = in_words(KafkaError(code, f"group {name}: {code.name}"))
+            failures[name] = KafkaError(code, f"group {name}: {code.name}")
     return failures
 
 

@@ -173,6 +173,17 @@ async def list_transactions(
     return sorted(found, key=lambda row: row.transactional_id)
 
 
+async def count_open(pool: ConnectionPool) -> int:
+    """The number of open transactions, according to the coordinators that respond."""
+    await pool.metadata(())
+    message = ListTransactionsRequest(
+        state_filters=tuple(OPEN_STATES), duration_filter=NO_DURATION, transactional_id_pattern=None
+    )
+    messages = dict.fromkeys(pool.cluster.nodes, message)
+    answers, _ = await ask_each(pool, messages, ApiKey.LIST_TRANSACTIONS)
+    return sum(len(answer.transaction_states) for answer in answers.values())
+
+
 async def _describe(
     pool: ConnectionPool, by_node: Mapping[int, Sequence[str]]
 ) -> list[CoordinatedTransaction]:

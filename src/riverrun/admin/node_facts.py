@@ -24,7 +24,7 @@ ANSWER_SECONDS_MAX: Final = 3.0
 Kind = TypeVar("Kind")
 
 
-class NodeState(Struct, kw_only=True):
+class NodeProcess(Struct, kw_only=True):
     """The answer to the subject ``node``."""
 
     version: str

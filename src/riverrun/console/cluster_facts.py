@@ -19,7 +19,7 @@ from riverrun.admin.cluster.log_dirs import DirectoryRow, ask_directories
 from riverrun.admin.cluster.ongoing_moves import OngoingMove, ask_ongoing_moves
 from riverrun.admin.cluster.report import ask_brokers
 from riverrun.admin.groups.admin import ListedRow, list_all
-from riverrun.admin.node_facts import NodeSeries, NodeState, ask_facts, is_riverrun
+from riverrun.admin.node_facts import NodeProcess, NodeSeries, ask_facts, is_riverrun
 from riverrun.admin.quorum.report import QuorumReport, ask_quorum_or_empty
 from riverrun.admin.transactions.admin import count_open
 from riverrun.client.connection import UnsupportedApi
@@ -138,7 +138,7 @@ def partition_facts(topics: Sequence[MetadataResponseTopic], moves: Moves) -> Pa
     return PartitionFacts(topics=states, counts=counts)
 
 
-class ClusterFacts:
+class SharedFacts:
     """The facts of a cluster, for one user."""
 
     def __init__(self, connected: ConnectedCluster) -> None:
@@ -225,11 +225,13 @@ class ClusterFacts:
 
         return await self._results.get("sizes", SIZES_SECONDS, make)
 
-    async def nodes(self) -> dict[int, NodeState]:
+    async def nodes(self) -> dict[int, NodeProcess]:
         """What riverrun nodes say of themselves."""
         asked = await self._riverrun_nodes()
         return await self._results.get(
-            "node states", SLOW_SECONDS, lambda: ask_facts(self._pool, asked, "node", {}, NodeState)
+            "node states",
+            SLOW_SECONDS,
+            lambda: ask_facts(self._pool, asked, "node", {}, NodeProcess),
         )
 
     async def rates(self) -> dict[int, NodeSeries]:

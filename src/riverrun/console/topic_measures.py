@@ -16,7 +16,7 @@ from riverrun.admin.cluster.replica_lag import leaders_by_node, place_of
 from riverrun.admin.node_facts import NodeSeries, ask_facts
 from riverrun.admin.topics.positions import Positions, ask_positions
 from riverrun.client.pool import ConnectionPool
-from riverrun.console.cluster_facts import ClusterFacts, TopicState
+from riverrun.console.cluster_facts import SharedFacts, TopicState
 from riverrun.console.clusters import ConnectedCluster
 from riverrun.ports.aio import run_together
 from riverrun.wire.apis import ApiKey
@@ -135,7 +135,7 @@ class TopicMeasures:
     ) -> dict[str, tuple[float, float]]:
         """Records and bytes per second of topics, as the leaders of their partitions know them. A
         topic without traffic has no history."""
-        nodes = await ClusterFacts(self._connected).rates()  # those that keep a history
+        nodes = await SharedFacts(self._connected).rates()  # those that keep a history
         found: dict[str, tuple[float, float]] = {}
 
         async def ask(row: MetadataResponseTopic) -> None:

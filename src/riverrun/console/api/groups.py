@@ -16,7 +16,7 @@ from riverrun.admin.groups.listing import GroupSummary, summarize
 from riverrun.admin.node_facts import NodeSeries, ask_facts
 from riverrun.admin.times import in_utc
 from riverrun.client.partitions import EARLIEST, LATEST
-from riverrun.console.cluster_facts import ClusterFacts
+from riverrun.console.cluster_facts import SharedFacts
 from riverrun.console.lag_book import LagBook
 from riverrun.console.listing import ItemPage, Key, ListQuery, matching, ordered, page_of
 from riverrun.console.problems import problem
@@ -58,7 +58,7 @@ class MemberPlace(Struct, kw_only=True):
     partition: int
 
 
-class GroupMember(Struct, kw_only=True):
+class GroupMemberItem(Struct, kw_only=True):
     """A consumer, and the partitions that are assigned to it."""
 
     member: str
@@ -97,7 +97,7 @@ class GroupDetails(Struct, kw_only=True):
     catch_up_seconds: float | None
     """When it has read everything if it goes on like in the last minute; null if it never will, or
     while that is unknown."""
-    members: list[GroupMember]
+    members: list[GroupMemberItem]
     partitions: list[GroupPartition]
 
 
@@ -137,7 +137,7 @@ class OffsetsDeletionQuery(Struct, kw_only=True):
 
 async def list_groups(request: ClusterRequest) -> ItemPage[GroupItem]:
     query: ListQuery = request.query
-    rows = matching(await ClusterFacts(request.connected).groups(), query, lambda row: row.group)
+    rows = matching(await SharedFacts(request.connected).groups(), query, lambda row: row.group)
     if query.sort in SUMMARY_SORTS:
         wanted = {row.group for row in rows}
         found = [one for one in await summaries(request) if one.row.group in wanted]
@@ -164,7 +164,7 @@ async def summaries(request: ClusterRequest) -> list[GroupSummary]:
     """All groups with their members and lag, at most ten seconds old."""
 
     async def make() -> list[GroupSummary]:
-        return await summarize(request.pool, await ClusterFacts(request.connected).groups())
+        return await summarize(request.pool, await SharedFacts(request.connected).groups())
 
     return await request.results.get("group summaries", SUMMARY_SECONDS, make)
 
@@ -187,7 +187,7 @@ async def _delays_of_groups(
     request: ClusterRequest, rows: Iterable[ListedRow]
 ) -> dict[str, float | None]:
     """The lag of groups in seconds, as the coordinators of riverrun measure it."""
-    states = await ClusterFacts(request.connected).nodes()
+    states = await SharedFacts(request.connected).nodes()
     found: dict[str, float | None] = {}
 
     async def ask(row: ListedRow) -> None:
@@ -203,7 +203,7 @@ async def _delays_of_groups(
 async def get_group(request: ClusterRequest) -> GroupDetails:
     name = request.params["group"]
     group = await admin.describe_group(request.pool, name)
-    listed = {row.group: row for row in await ClusterFacts(request.connected).groups()}
+    listed = {row.group: row for row in await SharedFacts(request.connected).groups()}
     waits = await request.results.get(
         ("waits", name), DELAY_SECONDS, lambda: _waits(request, group.offsets)
     )
@@ -219,7 +219,7 @@ async def get_group(request: ClusterRequest) -> GroupDetails:
         lag_seconds=max(known) if known else None if group.lag else 0.0,
         catch_up_seconds=book.add(name, group.lag, time.monotonic()),
         members=[
-            GroupMember(
+            GroupMemberItem(
                 member=member.member_id,
                 client_id=member.client_id,
                 host=member.host,

@@ -23,7 +23,7 @@ from riverrun.admin.cluster.configs import (
 from riverrun.admin.tables import counted
 from riverrun.console.api.overview import dead_nodes
 from riverrun.console.api.plans import node_of
-from riverrun.console.cluster_facts import CORDONED, ClusterFacts
+from riverrun.console.cluster_facts import CORDONED, SharedFacts
 from riverrun.console.configs import ConfigBody, ConfigChange, ConfigList, differences, items_of
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
@@ -108,7 +108,7 @@ async def list_nodes(request: ClusterRequest) -> NodeList:
 
 
 async def _nodes(request: ClusterRequest) -> list[NodeItem]:
-    facts = ClusterFacts(request.connected)
+    facts = SharedFacts(request.connected)
     await run_together([facts.disks(), facts.rates(), facts.nodes(), facts.quorum(), facts.sizes()])
     brokers, quorum = await facts.brokers(), await facts.quorum()
     counts = (await facts.partitions()).counts
@@ -155,7 +155,7 @@ async def get_node(request: ClusterRequest) -> NodeDetails:
     item = next((item for item in await _nodes(request) if item.node == node), None)
     if item is None:
         raise problem("not_found", f"There is no node {node}.", "GET nodes lists all.")
-    facts = ClusterFacts(request.connected)
+    facts = SharedFacts(request.connected)
     sizes, state = await facts.sizes(), (await facts.nodes()).get(node)
     directories = [
         LogDirectoryItem(

@@ -12,8 +12,8 @@ from msgspec import Struct
 from riverrun.admin.cluster.report import Trouble, ask_under_min_isr
 from riverrun.client.pool import ConnectionPool
 from riverrun.console.cluster_facts import (
-    ClusterFacts,
     PartitionFacts,
+    SharedFacts,
     TopicState,
     is_behind,
     place_in,
@@ -48,7 +48,7 @@ class Overview(Struct, kw_only=True):
 
 
 async def get_overview(request: ClusterRequest) -> Overview:
-    facts = ClusterFacts(request.connected)
+    facts = SharedFacts(request.connected)
     metadata = await request.metadata()
     # Ask the nodes at the same time; the facts are shared with what follows.
     await run_together(
@@ -78,7 +78,7 @@ async def get_overview(request: ClusterRequest) -> Overview:
     )
 
 
-async def dead_nodes(facts: ClusterFacts, brokers: Sequence[DescribeClusterBroker]) -> list[int]:
+async def dead_nodes(facts: SharedFacts, brokers: Sequence[DescribeClusterBroker]) -> list[int]:
     """Nodes that are fenced, or do not respond to us."""
     silent = {row.node for row in await facts.disks() if row.path is None}
     return [row.broker_id for row in brokers if row.is_fenced or row.broker_id in silent]
@@ -86,7 +86,7 @@ async def dead_nodes(facts: ClusterFacts, brokers: Sequence[DescribeClusterBroke
 
 async def _health_facts(
     request: ClusterRequest,
-    facts: ClusterFacts,
+    facts: SharedFacts,
     partitions: PartitionFacts,
     brokers: Sequence[DescribeClusterBroker],
     dead: Sequence[int],
@@ -122,7 +122,7 @@ async def _health_facts(
 
 
 async def _under_min_isr(
-    pool: ConnectionPool, facts: ClusterFacts, topics: Sequence[TopicState]
+    pool: ConnectionPool, facts: SharedFacts, topics: Sequence[TopicState]
 ) -> dict[str, int]:
     """Partitions that reject acks=all, by topic."""
     moves = await facts.moves()

@@ -13,7 +13,7 @@ from riverrun.admin.topics.admin import ask_topic_settings
 from riverrun.admin.topics.positions import Positions, ask_positions
 from riverrun.admin.topics.producers import ask_producers
 from riverrun.console.api.groups import summaries
-from riverrun.console.cluster_facts import ClusterFacts, Moves, is_behind, place_in
+from riverrun.console.cluster_facts import Moves, SharedFacts, is_behind, place_in
 from riverrun.console.configs import ConfigList, items_of
 from riverrun.console.listing import ItemPage, ListQuery, page_of
 from riverrun.console.routing import ApiEndpoint, ClusterRequest
@@ -91,7 +91,7 @@ async def list_partitions(request: ClusterRequest) -> ItemPage[PartitionItem]:
     shown = replace(topic, partitions=tuple(page.items))
     positions = await ask_positions(request.pool, [shown])
     copies = await ask_copies(request.pool, [shown], with_sizes=False)
-    moves = await ClusterFacts(request.connected).moves()
+    moves = await SharedFacts(request.connected).moves()
     return ItemPage(
         items=[_partition(topic, row, positions, copies, moves) for row in page.items],
         total=page.total,

@@ -13,7 +13,7 @@ from riverrun.admin.topics.placement_preview import preview_topics
 from riverrun.console.api import topic_changes, topic_details
 from riverrun.console.api.groups import raise_first
 from riverrun.console.api.topic_changes import NewPartition, TopicPlacement, placement_of
-from riverrun.console.cluster_facts import ClusterFacts, TopicState, partition_facts
+from riverrun.console.cluster_facts import SharedFacts, TopicState, partition_facts
 from riverrun.console.listing import ItemPage, Key, ListQuery, matching, ordered, page_of
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.console.topic_measures import (
@@ -89,7 +89,7 @@ class TopicDeletion(ChangeResult, kw_only=True):
 
 async def list_topics(request: ClusterRequest) -> ItemPage[TopicItem]:
     query: TopicQuery = request.query
-    facts = await ClusterFacts(request.connected).partitions()
+    facts = await SharedFacts(request.connected).partitions()
     shown = [topic for topic in facts.topics if query.internal or not topic.row.is_internal]
     found = matching(shown, query, lambda topic: topic.name)
     measures = TopicMeasures(request.connected)
@@ -149,7 +149,7 @@ async def get_topic(request: ClusterRequest) -> TopicSummary:
 
 async def _find(request: ClusterRequest, name: str) -> tuple[TopicState, TopicMeasure]:
     row = await find_topic(request.pool, name, may_be_created=False)
-    moves = await ClusterFacts(request.connected).moves()
+    moves = await SharedFacts(request.connected).moves()
     (topic,) = partition_facts([row], moves).topics
     return topic, (await TopicMeasures(request.connected).of([topic]))[name]
 

@@ -61,9 +61,11 @@ function ResetOffsets({ group, topics, active, close }) {
   <//>`;
 }
 
+const deleted = ({ changes }) => html`<p>${plural(changes.length, "offset")} would be deleted.</p>`;
+
 function DeleteOffsets({ group, topics, close }) {
   const [topic, setTopic] = useState(topics[0]);
-  return html`<${ActionDialog} title=${`Delete offsets of ${group}`} action="Delete offsets" danger call=${["delete", path`groups/${group}/offsets`, { topic }]} close=${close} success=${`Offsets of ${topic} deleted`}>
+  return html`<${ActionDialog} title=${`Delete offsets of ${group}`} action="Delete offsets" danger call=${["delete", path`groups/${group}/offsets`, { topic }]} close=${close} preview=${deleted} success=${`Offsets of ${topic} deleted`}>
     <p>The group forgets how far it has read the topic. Its consumers must not be subscribed to the topic.</p>
     <${SelectField} label="Topic" value=${topic} onInput=${setTopic} options=${topics} wide />
   <//>`;

@@ -2,7 +2,7 @@
 
 import { path } from "../lib/api.js";
 import { Badge, Code, copyText, CopyButton, Facts, Failure, Icon, Menu, openDialog, prettyJson, Segmented } from "../lib/components.js";
-import { ago, bytes, count, time } from "../lib/format.js";
+import { ago, bytes, time } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link, useQuery } from "../lib/router.js";
 import { canWrite, useResource } from "../lib/state.js";
@@ -69,7 +69,7 @@ export function MessageDetail({ topic, message: listed, format, done, isPage = f
     </div>
     <${Facts} items=${[
       ["Partition", partition],
-      ["Offset", count(offset)],
+      ["Offset", offset],
       ["Time", html`${time(timestamp_ms)} <span class="muted">${ago(timestamp_ms)}, ${message.timestamp_type}</span>`],
       ["Size", bytes(message.size)],
       ["Compression", message.codec ?? "none"],

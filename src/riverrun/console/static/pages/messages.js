@@ -24,7 +24,7 @@ const payload = (key, title, width) => fixed(key, title, (row) => html`<${Previe
 const COLUMNS = [
   fixed("time", "Time", (row) => time(row.timestamp_ms)),
   number("partition", "Partition"),
-  number("offset", "Offset"),
+  number("offset", "Offset", String),
   payload("key", "Key", "key"),
   payload("value", "Value"),
   fixed("headers", "Headers", (row) => row.headers.map((each) => `${each.name}=${each.value?.text ?? "null"}`).join(" "), { class: "payload-cell key mono" }),

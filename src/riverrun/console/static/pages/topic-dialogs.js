@@ -3,7 +3,7 @@
 
 import { path } from "../lib/api.js";
 import { ActionDialog, AreaField, CheckField, fixed, number, Rows, SelectField, TextField } from "../lib/components.js";
-import { plural } from "../lib/format.js";
+import { bytes, plural } from "../lib/format.js";
 import { html, useState } from "../lib/preact.js";
 import { link, navigate } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
@@ -79,7 +79,8 @@ export function CreateTopic({ close }) {
 }
 
 export function DeleteTopic({ topic, close, leave }) {
-  return html`<${ActionDialog} title=${`Delete topic ${topic}`} action="Delete" danger typed=${topic} call=${["delete", path`topics/${topic}`]} close=${close} success=${`Topic ${topic} deleted`} after=${() => leave && navigate(link("topics"))}>
+  return html`<${ActionDialog} title=${`Delete topic ${topic}`} action="Delete" danger typed=${topic} call=${["delete", path`topics/${topic}`]} close=${close} success=${`Topic ${topic} deleted`} after=${() => leave && navigate(link("topics"))}
+    preview=${({ records, size }) => html`<p>${plural(records, "record")}, ${bytes(size)}</p>`}>
     <p>All records of the topic are deleted on all nodes. This cannot be undone.</p>
   <//>`;
 }

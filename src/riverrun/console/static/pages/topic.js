@@ -69,7 +69,8 @@ export default function Topic({ params: { topic } }) {
   const resource = useResource(path`topics/${topic}`);
   const { partitions = 1, replication_factor: replication = 1, internal } = resource.data ?? {};
   const about = { topic, partitions, replication };
-  const [tab] = useQuery("tab", "partitions");
+  const [asked] = useQuery("tab", "partitions");
+  const tab = resource.error?.status === 404 ? null : asked;
   const ready = canWrite.value && resource.data;
   const produce = { title: "Produce messages…", run: () => openDialog(ProduceDialog, about) };
   useEffect(() => {
@@ -81,7 +82,7 @@ export default function Topic({ params: { topic } }) {
     ${ready && html`<button type="button" onClick=${produce.run}><${Icon} name="send" />Produce</button><${Menu} label="Actions of this topic" items=${actions(about)} />`}`;
   return html`<${Page} title=${topic} note=${internal && html`<${Badge}>internal<//>`} actions=${buttons}>
     <section class="panel"><${Loaded} resource=${resource} lines=${2}>${(data) => html`<${Facts} items=${facts(data)} />`}<//></section>
-    <${QueryTabs} label="Topic" tabs=${TABS} />
+    ${tab && html`<${QueryTabs} label="Topic" tabs=${TABS} />`}
     ${tab === "partitions" && html`<${ListTable} path=${path`topics/${topic}/partitions`} label="Partitions" rowKey=${(row) => row.partition} columns=${partitionColumns(topic, (partition) => openDialog(MovePartitions, { ...about, partition }))} />`}
     ${tab === "settings" && html`<${Configs} path=${path`topics/${topic}/configs`} what=${topic} />`}
     ${tab === "groups" && list("groups", { label: "Groups", columns: [groupColumn, stateColumn, ...lag], rowKey: (row) => row.group, sort: "group", empty: html`<${Empty} title="No group reads this topic" icon="groups">Groups appear here when they have committed an offset.<//>` })}

@@ -17,6 +17,11 @@ const menu = ({ name: topic }) => [
   ...(canWrite.value ? [{ label: "Delete…", danger: true, run: () => openDialog(DeleteTopic, { topic }) }] : []),
 ];
 
+function state({ offline, under_replicated }) {
+  if (offline) return html`<${Badge} kind="bad">${count(offline)} offline<//>`;
+  return under_replicated ? html`<${Badge} kind="care">${count(under_replicated)} under-replicated<//>` : html`<${Badge} kind="good">in sync<//>`;
+}
+
 const columns = [
   column("name", "Topic", (row) => html`<a class="name-cell" href=${link("topic", { topic: row.name })} title=${row.name}>${row.name}</a>${row.internal && html` <${Badge}>internal<//>`}`),
   number("partitions", "Partitions"),
@@ -25,7 +30,7 @@ const columns = [
   number("size", "Size", bytes, { hint: "Bytes of all leaders" }),
   number("messages_in", "Records/s", short),
   number("bytes_in", "In", rate, { sort: false }),
-  column("under_replicated", "State", (row) => (row.under_replicated ? html`<${Badge} kind="care">${count(row.under_replicated)} under-replicated<//>` : html`<${Badge} kind="good">in sync<//>`), { hint: "Partitions with replicas that are not in sync" }),
+  column("under_replicated", "State", state, { hint: "Partitions without a leader, or with replicas that are not in sync" }),
   fixed("cleanup_policy", "Clean-up"),
   fixed("menu", noTitle, (row) => html`<${Menu} label=${`Actions of ${row.name}`} items=${menu(row)} />`, { align: "end" }),
 ];

@@ -42,6 +42,7 @@ COMMANDS = {
     "cluster": "riverrun.cli.cluster.command",
     "quorum": "riverrun.cli.quorum.command",
     "top": "riverrun.cli.top.command",
+    "console": "riverrun.cli.console",
     "users": "riverrun.cli.access.users_command",
     "acls": "riverrun.cli.access.acls_command",
     "quotas": "riverrun.cli.access.quotas_command",

@@ -12,8 +12,8 @@ const LIMITS = {
   producer_byte_rate: { label: "Produce", unit: "MiB/s", factor: MIB, show: rate },
   consumer_byte_rate: { label: "Consume", unit: "MiB/s", factor: MIB, show: rate },
   request_percentage: { label: "Request time", unit: "% of a node", factor: 1, show: percent },
-  controller_mutation_rate: { label: "Partition changes", unit: "per second", factor: 1, show: perSecond },
-  connection_creation_rate: { label: "New connections", unit: "per second", factor: 1, show: perSecond, isOfAddress: true },
+  controller_mutation_rate: { label: "Partition changes", unit: "per s", factor: 1, show: perSecond },
+  connection_creation_rate: { label: "New connections", unit: "per s", factor: 1, show: perSecond, isOfAddress: true },
 };
 const PARTS = { user: "User", client_id: "Client id", ip: "Address" };
 const DEFAULT = "<default>";

@@ -50,9 +50,9 @@ function Event({ event, comparing }) {
   return html`<li>
     <time dateTime=${new Date(event.time_ms).toISOString()} title=${`${time(event.time_ms)}, offset ${offset}`}>${clock(event.time_ms)}</time>
     ${kindBadge(event)}
-    <div><p>${event.text}</p>
+    <div><p>${event.text}</p><span class="subject">${subjectLink(event)}</span>
       <details><summary>Details</summary><dl class="pairs">
-        ${[["subject", subjectLink(event)], ["offset", offset], ...Object.entries(details).map(([name, value]) => [name, html`<code>${shown(value)}</code>`])].map(([name, value]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${value}</dd></div>`)}
+        ${[["offset", offset], ...Object.entries(details).map(([name, value]) => [name, html`<code>${shown(value)}</code>`])].map(([name, value]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${value}</dd></div>`)}
       </dl></details></div>
     ${comparing && html`<span class="row nowrap">${pick("from", "From")}${pick("to", "To")}</span>`}
   </li>`;

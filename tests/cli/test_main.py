@@ -20,6 +20,7 @@ NEEDS_EXAMPLES = [
     ["cluster", "elect-leaders"], ["cluster", "unregister"], ["cluster", "config", "get"],
     ["cluster", "config", "set"], ["cluster", "config", "unset"], ["quorum", "status"],
     ["quorum", "add"], ["quorum", "remove"], ["top"], ["generate", "prometheus"],
+    ["doctor"],
 ]  # fmt: skip
 GROUPS = [
     [], ["topics"], ["groups"], ["transactions"], ["bench"], ["cluster"], ["cluster", "config"],

@@ -49,6 +49,7 @@ COMMANDS = {
     "certs": "riverrun.cli.certs.command",
     "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",
+    "doctor": "riverrun.cli.doctor.command",
     "generate": "riverrun.cli.generate.command",
     "bench": "riverrun.cli.benchmark.command",
     "pipeline": "riverrun.pipeline.command",

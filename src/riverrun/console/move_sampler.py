@@ -76,10 +76,12 @@ class MoveSampler:
         """All moves of a plan that runs; None if they are not known."""
         return self._plan_moves.get(plan.id)
 
-    def plan_of(self, running: Iterable[StoredPlan]) -> dict[tuple[str, int], str]:
-        """The plan of each partition that one of the plans moves now."""
+    def planned(
+        self, running: Iterable[StoredPlan]
+    ) -> dict[tuple[str, int], tuple[str, PlannedMove]]:
+        """The partitions that plans move now, with the id of the plan and its move."""
         return {
-            (moves[number].topic, moves[number].partition): plan.id
+            (moves[number].topic, moves[number].partition): (plan.id, moves[number])
             for plan in running
             if (moves := self._plan_moves.get(plan.id))
             for number in plan.progress.moving

@@ -20,6 +20,7 @@ from riverrun.console.api import plans
 from riverrun.console.move_sampler import MoveSampler
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ClusterRequest
+from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.stored_plan import (
     StoredPlan,
     StoredRollback,
@@ -129,13 +130,12 @@ async def get_moves(request: ClusterRequest) -> MovesState:
     known = await ask_all_plans(pool) if is_supported else []
     running = [plan for plan in known if plan.is_running]
     sampler.learn(await ask_plan_moves(pool, sampler.unknown_plans(running)))
-    by_partition = sampler.plan_of(running)
+    planned = sampler.planned(running)
     rollbacks = await ask_rollbacks(pool) if is_supported else {}
     suggestion = await ask_suggestion(pool) if is_supported else None
     return MovesState(
         moves=[
-            _running_move(one, by_partition, is_stalled=sampler.is_stalled(one, now))
-            for one in found
+            _running_move(one, planned, is_stalled=sampler.is_stalled(one, now)) for one in found
         ],
         plans=[_plan_state(plan, sampler) for plan in reversed(known)],
         rollbacks=[_rollback(*row) for row in rollbacks.items()],
@@ -150,19 +150,26 @@ async def _new_sampler() -> MoveSampler:
 
 
 def _running_move(
-    move: MoveProgress, plans: dict[tuple[str, int], str], *, is_stalled: bool
+    move: MoveProgress,
+    planned: dict[tuple[str, int], tuple[str, PlannedMove]],
+    *,
+    is_stalled: bool,
 ) -> RunningMove:
+    plan, of_plan = planned.get((move.at.topic, move.at.partition), (None, None))
+    before = [node for node in move.replicas if node not in move.adding]
+    after = [node for node in move.replicas if node not in move.removing]
     return RunningMove(
         topic=move.at.topic,
         partition=move.at.partition,
-        from_=[node for node in move.replicas if node not in move.adding],
-        to=[node for node in move.replicas if node not in move.removing],
+        # The cluster reports all replicas in one list, so only the plan knows the old order.
+        from_=before if of_plan is None else [*of_plan.before],
+        to=after if of_plan is None else [*of_plan.after],
         bytes_done=move.bytes_done,
         bytes_total=move.bytes_total,
         rate=None if move.rate is None else max(move.rate, 0.0),
         eta_seconds=move.seconds_left,
         stalled=is_stalled,
-        plan=plans.get((move.at.topic, move.at.partition)),
+        plan=plan,
     )
 
 

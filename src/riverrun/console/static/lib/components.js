@@ -1,7 +1,7 @@
 // Everything a page usually needs, in one import. Each part documents itself in its own file.
 
 export { Code, Command, CopyButton, copyText, prettyJson } from "./code.js";
-export { column, fixed, groupLinks, moment, nodeLink, number, topicLink, WholeList } from "./columns.js";
+export { column, fixed, groupLinks, moment, nodeLink, number, opener, topicLink, WholeList } from "./columns.js";
 export { Configs } from "./configs.js";
 export { ActionDialog, Dialog, DialogError, Menu, openDialog } from "./dialog.js";
 export { Badge, Empty, Failure, Loaded, Loading, StaleNote, Status, toast } from "./feedback.js";

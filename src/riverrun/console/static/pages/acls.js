@@ -1,7 +1,7 @@
 // Access rules: list, add, delete, and "Why?": may a user do something, and which rule decides.
 
 import { api } from "../lib/api.js";
-import { ActionDialog, Badge, CheckField, column, Empty, Failure, fixed, Icon, ListTable, Loading, openDialog, Page, Panel, QueryTabs, Segmented, SelectField, Table, TextField, Verdict } from "../lib/components.js";
+import { ActionDialog, Badge, CheckField, column, Empty, Failure, fixed, Icon, ListTable, Loading, opener, Page, Panel, QueryTabs, Segmented, SelectField, Table, TextField, Verdict } from "../lib/components.js";
 import { plural } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/preact.js";
 import { link, route, setQuery, useQuery } from "../lib/router.js";
@@ -95,7 +95,7 @@ function Rules() {
   const chip = (key, value) => value && html`<button type="button" class="small" aria-label=${`Remove the filter ${value}`} onClick=${() => set(key)(null)}>${value}<${Icon} name="close" size=${10} /></button>`;
   const toolbar = html`<${SelectField} compact label="Resource type" value=${resource_type} onInput=${set("resource_type")} options=${[{ value: "", label: "All types" }, ...TYPES]} />
     ${chip("principal", principal)}${chip("resource", name)}
-    ${rules.length > 0 && html`<button type="button" class="danger push" onClick=${() => openDialog(DeleteDialog, { rules, after: () => setChosen({}) })}>Delete ${plural(rules.length, "rule")}…</button>`}`;
+    ${rules.length > 0 && opener(`Delete ${plural(rules.length, "rule")}…`, DeleteDialog, { rules, after: () => setChosen({}) }, "danger push")}`;
   return html`${data?.authorizer === false && html`<p class="stale" role="status"><${Icon} name="warning" /> Access control is off: everybody may do everything. Set authorizer.class.name=riverrun on all nodes.</p>`}
     <${ListTable} path="acls" params=${{ principal, resource_type, resource: name }} columns=${canWrite.value ? [box, ...columns] : columns} rowKey=${keyOf} label="Rules" search="Search users and resources" sort="principal" toolbar=${toolbar}
       empty=${html`<${Empty} title=${principal || name || resource_type ? "No rule matches" : "No rules"} icon="acls">Without rules only super users may do anything, unless allow.everyone.if.no.acl.found is true.<//>`} />`;
@@ -141,6 +141,5 @@ function Why() {
 
 export default function Acls() {
   const [tab] = useQuery("tab", "rules");
-  const add = html`<button type="button" class="primary" onClick=${() => openDialog(AddDialog, { principal: route.value.query.principal })}>Add rules…</button>`;
-  return html`<${Page} title="ACLs" actions=${canWrite.value && add} tabs=${html`<${QueryTabs} label="ACLs" tabs=${[["rules", "Rules"], ["why", "Why?"]]} />`}>${tab === "why" ? html`<${Why} />` : html`<${Rules} />`}<//>`;
+  return html`<${Page} title="ACLs" actions=${opener("Add rules…", AddDialog, { principal: route.value.query.principal }, "primary")} tabs=${html`<${QueryTabs} label="ACLs" tabs=${[["rules", "Rules"], ["why", "Why?"]]} />`}>${tab === "why" ? html`<${Why} />` : html`<${Rules} />`}<//>`;
 }

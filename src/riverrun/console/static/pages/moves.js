@@ -1,10 +1,9 @@
 // Moves of partitions between nodes: progress, plans, balancing, cancelling.
 
-import { path } from "../lib/api.js";
-import { ActionDialog, Badge, column, Empty, Facts, fixed, Loaded, Meter, moment, number, openDialog, Page, Panel, Status, Table, TextField, topicLink, Verdict } from "../lib/components.js";
+import { ActionDialog, Badge, column, Empty, fixed, Loaded, Meter, moment, number, opener, Page, Panel, Status, Table, TextField, topicLink, Verdict } from "../lib/components.js";
 import { bytes, count, duration, percent, plural, rate } from "../lib/format.js";
 import { html, useState } from "../lib/preact.js";
-import { canWrite, useResource } from "../lib/state.js";
+import { useResource } from "../lib/state.js";
 
 const SHOWN_MAX = 100;
 const MIB = 1024 * 1024;
@@ -53,21 +52,6 @@ function BalanceDialog({ close }) {
   <//>`;
 }
 
-function MoveDialog({ close }) {
-  const [topic, setTopic] = useState("");
-  const [partition, setPartition] = useState("");
-  const [to, setTo] = useState("");
-  const targets = to.split(/[\s,]+/).filter(Boolean).map(Number);
-  const ready = topic !== "" && targets.length > 0 && [...targets, Number(partition)].every(Number.isInteger);
-  return html`<${ActionDialog} title="Move partitions" action="Move" wide call=${["post", path`topics/${topic.trim()}/move`, { partition: partition === "" ? null : Number(partition), to: targets }]} ready=${ready} preview=${preview} success="The move has started" close=${close}>
-    <div class="form-grid">
-      <${TextField} label="Topic" value=${topic} onInput=${setTopic} required />
-      <${TextField} label="Partition" value=${partition} onInput=${setPartition} inputmode="numeric" hint="Empty: all partitions" />
-      <${TextField} label="To nodes" value=${to} onInput=${setTo} hint="The preferred leader first: 1, 2, 3" required />
-    </div>
-  <//>`;
-}
-
 // Cancels one move, one plan, or everything.
 function CancelDialog({ move, plan, close }) {
   const what = move ? `the move of ${place(move)}` : plan ? `plan ${plan}` : "all moves and plans";
@@ -78,7 +62,7 @@ function CancelDialog({ move, plan, close }) {
   <//>`;
 }
 
-const cancelButton = (label, props) => canWrite.value && html`<button type="button" class="small" aria-label=${label} onClick=${() => openDialog(CancelDialog, props)}>Cancel…</button>`;
+const cancelButton = (label, props) => opener("Cancel…", CancelDialog, props, "small", label);
 const part = (row) => (row.bytes_total ? row.bytes_done / row.bytes_total : 0);
 
 const moving = [
@@ -109,29 +93,14 @@ const failuresOf = ({ failures = {} }) => Object.keys(failures).length > 0 && Ob
 
 const rollbacks = [fixed("topic", "Partition", where), number("replica", "New replica", String), number("at_ms", "Rolled back", moment), fixed("reason", "Because", undefined, { class: "wrap" })];
 
-const balanceButton = (kind) => html`<button type="button" class=${kind} onClick=${() => openDialog(BalanceDialog)}>Balance…</button>`;
-
-function Totals({ moves }) {
-  const sum = (name) => moves.reduce((total, row) => total + (row[name] ?? 0), 0);
-  return html`<${Panel}><${Facts} items=${[
-    ["Partitions", count(moves.length)],
-    ["Copied", `${bytes(sum("bytes_done"))} of ${bytes(sum("bytes_total"))}`],
-    ["Rate", rate(sum("rate"))],
-    ["Longest time left", duration(Math.max(...moves.map((row) => row.eta_seconds ?? 0)) || null)],
-    ["Stalled", count(moves.filter((row) => row.stalled).length)],
-  ]} /><//>`;
-}
-
 export default function Moves() {
   const resource = useResource("moves", {}, { every: 3000 });
   const running = resource.data && (resource.data.moves.length > 0 || resource.data.plans.some((row) => row.state === "running"));
-  const actions = html`${running && html`<button type="button" onClick=${() => openDialog(CancelDialog)}>Cancel all…</button>`}
-    <button type="button" onClick=${() => openDialog(MoveDialog)}>Move partitions…</button>${balanceButton("primary")}`;
-  const none = html`<${Empty} title="No partition is being moved" icon="moves">Balance the cluster, move partitions, or decommission a node.<//>`;
-  return html`<${Page} title="Moves" actions=${canWrite.value && actions}>
+  const actions = html`${running && opener("Cancel all…", CancelDialog)}${opener("Balance…", BalanceDialog, {}, "primary")}`;
+  const none = html`<${Empty} title="No partition is being moved" icon="moves">Balance the cluster, decommission a node, or move partitions on the page of their topic.<//>`;
+  return html`<${Page} title="Moves" actions=${actions}>
     <${Loaded} resource=${resource}>${({ moves, plans: known, suggestion, rollbacks: undone = [] }) => html`
-      ${suggestion?.needed && html`<${Verdict} kind="care" label="Suggestion" text=${suggestion.reason ?? "The cluster is not balanced."} actions=${canWrite.value && balanceButton("push")} />`}
-      ${moves.length > 0 && html`<${Totals} moves=${moves} />`}
+      ${suggestion?.needed && html`<${Verdict} kind="care" label="Suggestion" text=${suggestion.reason ?? "The cluster is not balanced."} />`}
       <${Panel} title="In progress" flush=${true}><${Table} label="Moves in progress" inUrl columns=${moving} rows=${moves} rowKey=${place} sort="topic" empty=${none} /><//>
       ${known.length > 0 && html`<${Panel} title="Plans" flush=${true}><${Table} label="Plans" columns=${plans} rows=${known} rowKey=${(row) => row.id} detail=${failuresOf} /><//>`}
       ${undone.length > 0 && html`<${Panel} title="Moves that were rolled back" flush=${true}><${Table} label="Moves that were rolled back" columns=${rollbacks} rows=${undone} rowKey=${place} /><//>`}`}

@@ -2,11 +2,11 @@
 
 import { path } from "../lib/api.js";
 import { HistoryChart, RangePicker } from "../lib/chart.js";
-import { ActionDialog, Badge, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Menu, Meter, moment, number, openDialog, Page, Panel, QueryTabs, Status, Table } from "../lib/components.js";
+import { ActionDialog, Badge, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Meter, moment, number, opener, Page, Panel, QueryTabs, Status, Table } from "../lib/components.js";
 import { bytes, count, duration, plural, rate } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { useQuery } from "../lib/router.js";
-import { canWrite, useResource } from "../lib/state.js";
+import { useResource } from "../lib/state.js";
 import { PlanPreview } from "./moves.js";
 
 const NAMES_MAX = 10;
@@ -33,7 +33,7 @@ function MaintenanceDialog({ node, on, close }) {
   <//>`;
 }
 
-function DecommissionDialog({ node, undo, close }) {
+function DecommissionDialog({ node, undo = false, close }) {
   return html`<${ActionDialog} title=${undo ? `Keep node ${node}` : `Decommission node ${node}`} action=${undo ? "Keep the node" : "Decommission"} wide danger=${!undo} typed=${undo ? null : String(node)} close=${close}
     call=${["post", path`nodes/${node}/decommission`, { undo }]} preview=${(plan) => html`<${PlanPreview} plan=${plan} />`} success=${undo ? `Node ${node} stays` : `Node ${node} is being emptied`}>
     <p>${undo ? "The decommissioning ends, and its moves are cancelled. The node may lead and get replicas again." : "All replicas move to other nodes, and the node gets no new ones. When it is empty, decommission it again: this removes its vote. Then stop the node. Until then you can undo it."}</p>
@@ -42,10 +42,8 @@ function DecommissionDialog({ node, undo, close }) {
 
 function actionsOf({ node, mode }) {
   const maintained = mode === "maintenance";
-  const open = (dialog, props) => () => openDialog(dialog, { node, ...props });
-  const removal = [{ label: "Decommission…", danger: true, run: open(DecommissionDialog, { undo: false }) }];
-  if (mode === "decommissioning") removal.unshift({ label: "Undo decommissioning…", run: open(DecommissionDialog, { undo: true }) });
-  return html`<button type="button" onClick=${open(MaintenanceDialog, { on: !maintained })}>${maintained ? "End" : "Start"} maintenance…</button><${Menu} label="More actions" items=${removal} />`;
+  return html`${mode === "decommissioning" && opener("Undo decommissioning…", DecommissionDialog, { node, undo: true })}${opener("Decommission…", DecommissionDialog, { node }, "danger-text")}
+    ${opener(`${maintained ? "End" : "Start"} maintenance…`, MaintenanceDialog, { node, on: !maintained })}`;
 }
 
 const MODES = { maintenance: "In maintenance", decommissioning: "Decommissioning" };
@@ -103,7 +101,7 @@ export default function Node({ params: { node } }) {
   const { data } = resource;
   const [tab] = useQuery("tab", "summary");
   const tabs = html`<${QueryTabs} label="Node" tabs=${[["summary", "Summary"], ["settings", "Settings"], ["clients", "Clients"]]} />`;
-  return html`<${Page} title=${`Node ${node}`} note=${data?.controller && html`<${Badge} kind="accent">active controller<//>`} actions=${data && canWrite.value && actionsOf(data)} tabs=${tabs}>
+  return html`<${Page} title=${`Node ${node}`} note=${data?.controller && html`<${Badge} kind="accent">active controller<//>`} actions=${data && actionsOf(data)} tabs=${tabs}>
     ${tab === "settings" && html`<${Configs} path=${path`nodes/${node}/configs`} what=${`node ${node}`} />`}
     ${tab === "clients" && html`<${Clients} node=${node} />`}
     ${tab === "summary" && html`<${Loaded} resource=${resource}>${(found) => html`<${Summary} node=${found} />`}<//>`}

@@ -1,11 +1,12 @@
 // Spark pipelines: their queries, rows, lag, failures and dead letters; start, stop and redrive.
 
 import { path } from "../lib/api.js";
-import { ActionDialog, Code, column, Empty, Facts, fixed, Loaded, moment, number, openDialog, Page, Panel, Status, Table, TextField, WholeList } from "../lib/components.js";
+import { ActionDialog, Code, column, Empty, Facts, fixed, Loaded, moment, number, opener, Page, Panel, Status, Table, WholeList } from "../lib/components.js";
 import { count, duration, plural, short } from "../lib/format.js";
-import { html, useState } from "../lib/preact.js";
+import { html } from "../lib/preact.js";
 import { link } from "../lib/router.js";
-import { canWrite, useResource } from "../lib/state.js";
+import { useResource } from "../lib/state.js";
+import { RedriveDialog } from "./produce.js";
 
 const KINDS = { running: "good", starting: "care", waiting: "care", ending: "care", stopping: "care", failed: "bad", dead: "bad" };
 const DOWN = ["ended", "stopped", "failed", "dead"];
@@ -22,29 +23,11 @@ function SwitchDialog({ name, verb, close }) {
   <//>`;
 }
 
-function RedriveDialog({ topic, close }) {
-  const [to, setTo] = useState("");
-  const [filter, setFilter] = useState("");
-  const [limit, setLimit] = useState("1000");
-  const body = { to: to.trim() || null, filter, limit: Number(limit) };
-  return html`<${ActionDialog} title=${`Redrive ${topic}`} action="Redrive" wide call=${["post", path`topics/${topic}/redrive`, body]} ready=${Number.isInteger(body.limit) && body.limit > 0} close=${close}
-    success=${(done) => `${plural(done.records, "record")} sent to ${done.to ?? "their topics"}`}
-    preview=${(plan) => html`<p><b>${plural(plan.records, "record")}</b> would be sent to <b>${plan.to ?? "their topics"}</b>; ${count(plan.skipped)} skipped.</p>
-      ${plan.sample?.length > 0 && html`<${Code} label="Sample" json text=${JSON.stringify(plan.sample, null, 2)} />`}`}>
-    <p>Dead letters are written again to the topic that they came from. They also stay in ${topic}.</p>
-    <div class="form-grid">
-      <${TextField} label="To topic" value=${to} onInput=${setTo} hint="Empty: the topic that each record names" />
-      <${TextField} label="Filter" value=${filter} onInput=${setFilter} hint="Only records that contain this text" />
-      <${TextField} label="At most, records" value=${limit} onInput=${setLimit} inputmode="numeric" />
-    </div>
-  <//>`;
-}
-
 function DeadLetters({ row }) {
   const topic = row.dead_letter_topic;
   if (!topic) return alarming(row.dead_letters);
   return html`<a href=${link("messages", { topic })} title=${`Open the messages of ${topic}`}>${alarming(row.dead_letters)}</a>
-    ${canWrite.value && row.dead_letters > 0 && html` <button type="button" class="small" aria-label=${`Redrive dead letters of ${row.name}`} onClick=${() => openDialog(RedriveDialog, { topic })}>Redrive…</button>`}`;
+    ${row.dead_letters > 0 && opener("Redrive…", RedriveDialog, { topic }, "small", `Redrive dead letters of ${row.name}`)}`;
 }
 
 const columns = [
@@ -97,7 +80,7 @@ function One({ name }) {
   const resource = useResource(path`pipelines/${name}`, {}, { every: 3000 });
   const { data } = resource;
   const verb = DOWN.includes(data?.state) ? "start" : "stop";
-  const actions = data && canWrite.value && html`<button type="button" onClick=${() => openDialog(SwitchDialog, { name, verb })}>${verb === "start" ? "Start…" : "Stop…"}</button>`;
+  const actions = data && opener(verb === "start" ? "Start…" : "Stop…", SwitchDialog, { name, verb });
   return html`<${Page} title=${name} actions=${actions}><${Loaded} resource=${resource}>${(pipeline) => html`<${Detail} pipeline=${pipeline} />`}<//><//>`;
 }
 

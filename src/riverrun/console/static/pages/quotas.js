@@ -1,9 +1,8 @@
 // Quotas: limits of users, client ids and addresses, with what is used of them now.
 
-import { ActionDialog, Badge, column, Empty, fixed, ListTable, Meter, openDialog, Page, SelectField, TextField } from "../lib/components.js";
+import { ActionDialog, Badge, column, Empty, fixed, ListTable, Meter, opener, Page, SelectField, TextField } from "../lib/components.js";
 import { count, percent, rate } from "../lib/format.js";
 import { html, useState } from "../lib/preact.js";
-import { canWrite } from "../lib/state.js";
 
 const MIB = 1024 * 1024;
 const perSecond = (value) => `${count(Math.round(value * 100) / 100)}/s`;
@@ -71,16 +70,15 @@ function RemoveDialog({ quota, close }) {
   <//>`;
 }
 
-const button = (label, row, dialog, kind) => html`<button type="button" class="small ${kind}" aria-label=${`${label} the limits of ${keyOf(row)}`} onClick=${() => openDialog(dialog, { quota: row })}>${label}…</button>`;
+const button = (label, quota, dialog, kind) => opener(`${label}…`, dialog, { quota }, `small ${kind}`, `${label} the limits of ${keyOf(quota)}`);
 
 const columns = [
   column("entity", "Limits of", entity, { sort: "user" }),
   fixed("limits", "Use now, on the busiest node", (row) => Object.keys(row.limits).map((name) => html`<${Use} key=${name} row=${row} name=${name} />`), { class: "wrap" }),
-  fixed("actions", "Actions", (row) => canWrite.value && html`<span class="row end-row">${button("Change", row, QuotaDialog, "")}${button("Remove", row, RemoveDialog, "danger-text")}</span>`, { align: "end" }),
+  fixed("actions", "Actions", (row) => html`<span class="row end-row">${button("Change", row, QuotaDialog, "")}${button("Remove", row, RemoveDialog, "danger-text")}</span>`, { align: "end" }),
 ];
 
 export default function Quotas() {
-  const add = html`<button type="button" class="primary" onClick=${() => openDialog(QuotaDialog)}>Set limits…</button>`;
-  return html`<${Page} title="Quotas" actions=${canWrite.value && add}><${ListTable} path="quotas" label="Quotas" search="Search quotas" columns=${columns} rowKey=${keyOf} sort="user" every=${3000}
+  return html`<${Page} title="Quotas" actions=${opener("Set limits…", QuotaDialog, {}, "primary")}><${ListTable} path="quotas" label="Quotas" search="Search quotas" columns=${columns} rowKey=${keyOf} sort="user" every=${3000}
     empty=${html`<${Empty} title="No limits are set" icon="quotas">Clients may use all that the nodes can give.<//>`} /><//>`;
 }

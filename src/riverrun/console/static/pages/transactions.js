@@ -1,11 +1,11 @@
 // Transactions: open ones with their age and cause, the records they hold back, hanging ones, abort.
 
 import { path } from "../lib/api.js";
-import { ActionDialog, Badge, column, Empty, Facts, fixed, groupLinks, ListTable, Loaded, nodeLink, number, openDialog, Page, Panel, QueryTabs, SelectField, Status, Table, topicLink, Verdict, WholeList } from "../lib/components.js";
+import { ActionDialog, Badge, column, Empty, Facts, fixed, groupLinks, ListTable, Loaded, nodeLink, number, opener, Page, Panel, QueryTabs, SelectField, Status, Table, topicLink, Verdict, WholeList } from "../lib/components.js";
 import { count, duration } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link, setQuery, useQuery } from "../lib/router.js";
-import { canWrite, useResource } from "../lib/state.js";
+import { useResource } from "../lib/state.js";
 
 const STATES = ["Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Empty", "Dead"];
 
@@ -27,7 +27,7 @@ function AbortDialog({ id, at, close }) {
   <//>`;
 }
 
-const abortButton = (label, props) => canWrite.value && html`<button type="button" class="small danger-text" aria-label=${label} onClick=${() => openDialog(AbortDialog, props)}>Abort…</button>`;
+const abortButton = (label, props) => opener("Abort…", AbortDialog, props, "small danger-text", label);
 
 const columns = [
   column("id", "Transactional id", (row) => html`<a class="name-cell" href=${link("transaction", { id: row.id })}>${row.id}</a>`),
@@ -90,7 +90,7 @@ function Detail({ row }) {
 function One({ id }) {
   const resource = useResource(path`transactions/${id}`, {}, { every: 3000 });
   const { data } = resource;
-  const action = data && isOpen(data) && canWrite.value && html`<button type="button" class="danger" onClick=${() => openDialog(AbortDialog, { id })}>Abort…</button>`;
+  const action = data && isOpen(data) && opener("Abort…", AbortDialog, { id }, "danger");
   return html`<${Page} title=${id} actions=${action}><${Loaded} resource=${resource}>${(row) => html`<${Detail} row=${row} />`}<//><//>`;
 }
 

@@ -1,7 +1,7 @@
 // Users that log in by SCRAM: add, change the password, delete.
 
 import { path } from "../lib/api.js";
-import { ActionDialog, Badge, CheckField, column, CopyButton, Empty, fixed, ListTable, Menu, openDialog, Page, TextField } from "../lib/components.js";
+import { ActionDialog, Badge, CheckField, column, CopyButton, Empty, fixed, ListTable, Menu, openDialog, opener, Page, TextField } from "../lib/components.js";
 import { count } from "../lib/format.js";
 import { html, useState } from "../lib/preact.js";
 import { link, navigate } from "../lib/router.js";
@@ -12,33 +12,29 @@ const RANDOM_BYTES = 18;
 
 const randomPassword = () => btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(RANDOM_BYTES)))).replaceAll("+", "-").replaceAll("/", "_");
 
-function PasswordFields({ password, again, setPassword, setAgain }) {
+function PasswordField({ value, onInput }) {
   const [visible, setVisible] = useState(false);
   const generate = () => {
-    const made = randomPassword();
-    setPassword(made);
-    setAgain(made);
+    onInput(randomPassword());
     setVisible(true);
   };
-  const field = (label, value, onInput, error) => html`<${TextField} label=${label} type=${visible ? "text" : "password"} autocomplete="new-password" required ...${{ value, onInput, error }} />`;
-  return html`<div class="form-grid">${field("Password", password, setPassword)}${field("Password again", again, setAgain, again && again !== password ? "The passwords differ" : null)}</div>
-    <div class="row"><button type="button" class="small" onClick=${generate}>Generate a password</button>
-      <${CheckField} label="Show it" checked=${visible} onInput=${setVisible} />${visible && password && html`<${CopyButton} text=${password} label="Copy the password" />`}</div>`;
+  return html`<${TextField} label="Password" type=${visible ? "text" : "password"} autocomplete="new-password" required wide ...${{ value, onInput }} />
+    <div class="row"><button type="button" class="small" onClick=${generate}>Generate one</button>
+      <${CheckField} label="Show it" checked=${visible} onInput=${setVisible} />${visible && value && html`<${CopyButton} text=${value} label="Copy the password" />`}</div>`;
 }
 
 // Adds a user, or changes the password of one. The password is never part of the command.
 function UserDialog({ user, close }) {
   const [name, setName] = useState(user?.name ?? "");
   const [password, setPassword] = useState("");
-  const [again, setAgain] = useState("");
   const [mechanisms, setMechanisms] = useState(user ? user.mechanisms.map((each) => each.mechanism) : MECHANISMS);
   const toggle = (each) => setMechanisms(MECHANISMS.filter((other) => (other === each) !== mechanisms.includes(other)));
-  const ready = name.trim() !== "" && password !== "" && password === again && mechanisms.length > 0;
+  const ready = name.trim() !== "" && password !== "" && mechanisms.length > 0;
   const body = { password, mechanisms };
   return html`<${ActionDialog} title=${user ? `Change the password of ${name}` : "Add a user"} action=${user ? "Change the password" : "Add"} ready=${ready} close=${close}
     call=${user ? ["put", path`users/${name}/password`, body] : ["post", "users", { name: name.trim(), ...body }]} success=${user ? `The password of ${name} is changed` : `User ${name} is added`}>
     ${!user && html`<${TextField} label="Name" value=${name} onInput=${setName} required autofocus wide />`}
-    <${PasswordFields} ...${{ password, again, setPassword, setAgain }} />
+    <${PasswordField} value=${password} onInput=${setPassword} />
     <div class="row" role="group" aria-label="Mechanisms">${MECHANISMS.map((each) => html`<${CheckField} key=${each} label=${each} checked=${mechanisms.includes(each)} onInput=${() => toggle(each)} />`)}</div>
     ${!user && html`<p class="hint">A new user has no rights: add rules on the ACLs page.</p>`}
   <//>`;
@@ -62,8 +58,7 @@ const columns = [
 ];
 
 export default function Users() {
-  const add = html`<button type="button" class="primary" onClick=${() => openDialog(UserDialog)}>Add a user…</button>`;
-  return html`<${Page} title="Users" note="log in by SCRAM" actions=${canWrite.value && add}>
+  return html`<${Page} title="Users" note="log in by SCRAM" actions=${opener("Add a user…", UserDialog, {}, "primary")}>
     <${ListTable} path="users" columns=${columns} rowKey=${(row) => row.name} label="Users" search="Search users" sort="name" empty=${html`<${Empty} title="No users" icon="users">Users with certificates or tokens need no entry here.<//>`} />
   <//>`;
 }

@@ -53,12 +53,14 @@ def console(
     riverrun console --bootstrap kafka1:9092
     riverrun console --cluster staging --cluster production=10.0.0.1:9092 --read-only
     """
-    from riverrun.console.app import ConsoleSettings
+    from riverrun.console.app import ConsoleSettings, is_local_host
     from riverrun.console.server import run_on_port
     from riverrun.model.settings import SettingError
 
     settings = ConsoleSettings(
-        clusters=tuple(_clusters(bootstrap, clusters or [])), is_read_only=is_read_only
+        clusters=tuple(_clusters(bootstrap, clusters or [])),
+        is_read_only=is_read_only,
+        is_local=is_local_host(host),
     )
 
     def started(used: int) -> None:

@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
@@ -85,7 +86,16 @@ def start_data(settings: NodeSettings) -> bytes:
     }
     if protocol.has_tls and _client_auth(settings.given, name, protocol) == "required":
         cluster |= {"refusal": NO_CERTIFICATE.format(name=name), "remedy": REMEDY}
-    return json.dumps({"clusters": [cluster]}).encode() + b"\n"
+    http_host = settings.identity.http_listener.rpartition(":")[0]
+    told = {"clusters": [cluster], "is_local": is_loopback(http_host)}
+    return json.dumps(told).encode() + b"\n"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _client_auth(texts: Mapping[str, str], name: str, protocol: SecurityProtocol) -> str:
@@ -197,9 +207,13 @@ class ConsoleRelay:
             relay.refuse(f"more than {RELAYS_MAX} connections are open")
             return
         self._relays[relay] = None
-        self._tasks.start(relay.run(), name="console connection")
+        self.connect(relay)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep_idle)
+
+    def connect(self, relay: _Relay) -> None:
+        """Connect a relay to the console, also again."""
+        self._tasks.start(relay.run(), name="console connection")
 
     def closed(self, relay: _Relay) -> None:
         self._relays.pop(relay, None)
@@ -294,7 +308,7 @@ class _Relay:
             self._is_repeatable = False
             self._back = None
             self._front.transport.pause_reading()
-            self._owner._tasks.start(self.run(), name="console connection")
+            self._owner.connect(self)
             return
         if other is not None and other.transport is not None:
             other.transport.close()

@@ -69,5 +69,5 @@ def secure_caller(secure: SecureNode, user: str, password: str) -> Caller:
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A name for topics, groups and users that no other test uses."""
-    text = request.node.name.partition("[")[0].removeprefix("test_")
+    text: str = request.node.name.partition("[")[0].removeprefix("test_")
     return text.replace("_", "-")[:60]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -186,7 +186,7 @@ ENDPOINTS: Final = (
         "/openapi.json",
         get_openapi,
         "This API in the form of OpenAPI 3.1",
-        response=dict[str, object],
+        response=dict[str, Any],
         tag=TAG,
         needs_cluster=False,
         needs_login=False,

@@ -1,7 +1,7 @@
 """Records of REST v3: one, many as concatenated JSON, or a batch.
 
-In a stream each record is answered by a report with its own ``error_code``, in the order of the
-records, while the request goes on. The HTTP status is 200 as soon as the first record was read.
+Each record is answered by a report with its own ``error_code``, in the order of the records, in a
+stream while the request goes on. The HTTP status is 200 as soon as the first record was read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, field
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from riverrun.console.api.v3.frame import (
     V3Error,
@@ -28,13 +29,15 @@ from riverrun.console.api.v3.frame import (
 )
 from riverrun.console.json_stream import JsonSplitter, JsonStreamInvalid
 from riverrun.console.record_writer import Outcome, OutgoingRecord, RecordWriter, WrittenRecord
-from riverrun.console.routing import JSON
+from riverrun.console.routing import BODY_BYTES_MAX, JSON
 from riverrun.records.record import NewRecord
 
 BINARY, TEXT, JSON_VALUE = "BINARY", "STRING", "JSON"
 TYPES: Final = (BINARY, JSON_VALUE, TEXT)
 NULL: Final = b"null"
 BATCH_ENTRIES_MAX: Final = 1_000
+GROUP_RECORDS_MAX: Final = 1_000
+"""Records that are written at once."""
 OK: Final = 200
 MULTI_STATUS: Final = 207
 NOT_COMPRESSED: Final = {"Content-Encoding": "identity"}
@@ -119,13 +122,23 @@ class V3BatchResult(Struct, frozen=True, kw_only=True):
     failures: list[V3EntryFailed]
 
 
+class DuplexResponse(StreamingResponse):
+    """A response that starts before the request has ended. Starlette's own would wait for the end
+    of the connection at the same time, and take away what we read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
+
+
 async def produce_records(request: V3Request) -> Response:
-    """Write records, one or several as concatenated JSON."""
+    """Write records, one or several as concatenated JSON. With chunked transfer encoding, reports
+    are sent while records arrive: the client has to read while it writes."""
     _check_content_type(request)
     topic = await request.topic(request.params["topic_name"])
     indexes = [row.partition_index for row in topic.partitions]
     writer = RecordWriter(request.pool, topic.name or "", indexes)
-    groups = _groups(request)
+    is_stream = "chunked" in request.inner.raw.headers.get("transfer-encoding", "").lower()
+    groups = _groups(request) if is_stream else _groups_at_end(request)
     first = await anext(groups, None)
     if first is None:
         raise invalid("The request has no record.")
@@ -135,9 +148,10 @@ async def produce_records(request: V3Request) -> Response:
         msgspec.json.decode(first[0], type=V3Record)
     except msgspec.DecodeError as error:
         raise invalid(f"{error}.") from None
-    return StreamingResponse(
-        _reports(request, writer, first, groups), media_type=JSON, headers=NOT_COMPRESSED
-    )
+    reports = _reports(request, writer, first, groups)
+    if is_stream:
+        return DuplexResponse(reports, media_type=JSON, headers=NOT_COMPRESSED)
+    return Response(b"".join([each async for each in reports]), media_type=JSON)
 
 
 def _check_content_type(request: V3Request) -> None:
@@ -159,6 +173,26 @@ async def _groups(request: V3Request) -> AsyncIterator[list[bytes] | V3Problem]:
         yield invalid(f"{error}.")
     except ClientDisconnect:
         return
+
+
+async def _groups_at_end(request: V3Request) -> AsyncIterator[list[bytes] | V3Problem]:
+    """The records of a request when it has arrived. Many clients read no response before they have
+    sent everything."""
+    found: list[bytes] = []
+    failure: V3Problem | None = None
+    size = 0
+    async for group in _groups(request):
+        if isinstance(group, V3Problem):
+            failure = group
+            break
+        found += group
+        size += sum(map(len, group))
+        if size > BODY_BYTES_MAX:
+            raise invalid(f"The request is larger than {BODY_BYTES_MAX} bytes.", 413)
+    for start in range(0, len(found), GROUP_RECORDS_MAX):
+        yield found[start : start + GROUP_RECORDS_MAX]
+    if failure is not None:
+        yield failure
 
 
 async def _reports(

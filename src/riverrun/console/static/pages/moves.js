@@ -14,11 +14,7 @@ const place = (row) => `${row.topic}-${row.partition}`;
 
 const planned = [fixed("topic", "Partition", where), fixed("from", "Replicas now", nodes("from")), fixed("to", "Replicas then", nodes("to")), number("bytes", "To copy", bytes)];
 
-// A figure is a number, or an object whose max_over_mean compares the most loaded node to the mean.
-function figure(value) {
-  const number = value?.max_over_mean ?? value;
-  return typeof number === "number" ? number.toLocaleString("en", { maximumFractionDigits: 2 }) : String(number ?? "–");
-}
+const figure = (of) => (of ? `${of.max_over_mean.toFixed(2)} ×` : "–");
 
 function Figures({ before, after }) {
   const changes = [
@@ -26,7 +22,7 @@ function Figures({ before, after }) {
     fixed("before", "Before", (name) => figure(before[name]), { align: "end" }),
     fixed("after", "After", (name) => html`<b>${figure(after?.[name])}</b>`, { align: "end" }),
   ];
-  return html`<${Table} label="Balance before and after" columns=${changes} rows=${Object.keys(before)} rowKey=${(name) => name} />`;
+  return html`<${Table} label="Balance before and after" columns=${changes} rows=${Object.keys(before).filter((name) => before[name].max_over_mean)} rowKey=${(name) => name} />`;
 }
 
 export function PlanPreview({ plan: { moves, before, after, ...plan } }) {
@@ -100,7 +96,7 @@ export default function Moves() {
   const none = html`<${Empty} title="No partition is being moved" icon="moves">Balance the cluster, decommission a node, or move partitions on the page of their topic.<//>`;
   return html`<${Page} title="Moves" actions=${actions}>
     <${Loaded} resource=${resource}>${({ moves, plans: known, suggestion, rollbacks: undone = [] }) => html`
-      ${suggestion?.needed && html`<${Verdict} kind="care" label="Suggestion" text=${suggestion.reason ?? "The cluster is not balanced."} />`}
+      ${suggestion?.needed && !running && html`<${Verdict} kind="care" label="Suggestion" text=${html`<span class="sentence">${suggestion.reason ?? "The cluster is not balanced."}</span>`} />`}
       <${Panel} title="In progress" flush=${true}><${Table} label="Moves in progress" inUrl columns=${moving} rows=${moves} rowKey=${place} sort="topic" empty=${none} /><//>
       ${known.length > 0 && html`<${Panel} title="Plans" flush=${true}><${Table} label="Plans" columns=${plans} rows=${known} rowKey=${(row) => row.id} detail=${failuresOf} /><//>`}
       ${undone.length > 0 && html`<${Panel} title="Moves that were rolled back" flush=${true}><${Table} label="Moves that were rolled back" columns=${rollbacks} rows=${undone} rowKey=${place} /><//>`}`}

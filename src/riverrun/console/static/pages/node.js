@@ -2,9 +2,9 @@
 
 import { path } from "../lib/api.js";
 import { HistoryChart, RangePicker } from "../lib/chart.js";
-import { ActionDialog, Badge, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Meter, moment, number, opener, Page, Panel, QueryTabs, Status, Table } from "../lib/components.js";
+import { ActionDialog, Badge, CheckField, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Meter, moment, number, opener, Page, Panel, QueryTabs, Status, Table } from "../lib/components.js";
 import { bytes, count, duration, plural, rate } from "../lib/format.js";
-import { html } from "../lib/preact.js";
+import { html, useState } from "../lib/preact.js";
 import { useQuery } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
 import { PlanPreview } from "./moves.js";
@@ -27,9 +27,11 @@ function Effect({ plan }) {
 }
 
 function MaintenanceDialog({ node, on, close }) {
-  return html`<${ActionDialog} title=${`${on ? "Start" : "End"} maintenance of node ${node}`} action=${on ? "Start maintenance" : "End maintenance"} call=${["post", path`nodes/${node}/maintenance`, { on }]} close=${close}
+  const [force, setForce] = useState(false);
+  return html`<${ActionDialog} title=${`${on ? "Start" : "End"} maintenance of node ${node}`} action=${on ? "Start maintenance" : "End maintenance"} call=${["post", path`nodes/${node}/maintenance`, { on, force }]} close=${close}
     preview=${on && ((plan) => html`<${Effect} plan=${plan} />`)} success=${on ? `Node ${node} is in maintenance` : `Node ${node} leads again`}>
     <p>${on ? "The node gives its leaderships to other nodes and leads nothing until maintenance ends. Its replicas stay in sync while it runs." : "The node may lead partitions again."}</p>
+    ${on && html`<${CheckField} label="Also if another node is in maintenance or data becomes unavailable" checked=${force} onInput=${setForce} />`}
   <//>`;
 }
 

@@ -3,7 +3,7 @@
 //   column("name", "Name", (row) => ..., { class: "wrap" })   sortable; without a function row[key]
 //   fixed("cause", "Cause", ...)                              the same, not sortable
 //   number("lag", "Lag", count)                               aligned right; formats row[key]
-//   nodeLink(1)   topicLink("a", 3)   groupLinks(["g"])   moment(ms)
+//   named("topic", "a")   a link to a page of this id      nodeLink(1)   topicLink("a", 3)   groupLinks(["g"])   moment(ms)
 //   opener("Abort…", AbortDialog, { id }, "small", "Abort x")   a button that opens a dialog; none when
 //                                                             the console is read-only
 //   <${WholeList} path label columns rowKey sort keep=${(row) => true} note=${(data) => ...} ... />
@@ -22,6 +22,7 @@ export const column = (key, title, render, more) => ({ key, title, sort: true, r
 export const fixed = (key, title, render, more) => ({ key, title, render, ...more });
 export const number = (key, title, format = count, more) => ({ key, title, sort: true, align: "end", render: (row) => format(row[key]), ...more });
 
+export const named = (page, name) => html`<a class="name-cell" href=${link(page, { [page]: name })} title=${name}>${name}</a>`;
 export const nodeLink = (node) => html`<a href=${link("node", { node })}>Node ${node}</a>`;
 export const topicLink = (topic, partition) => html`<a href=${link("topic", { topic })}>${topic}</a> <span class="muted">partition ${partition}</span>`;
 export const groupLinks = (groups) => (groups?.length ? groups.map((group) => html`<a key=${group} href=${link("group", { group })}>${group}</a> `) : "–");

@@ -14,7 +14,8 @@
 //         preview(response)  content shown for the response of the dry run
 //         success            the text of the toast, or a function of the response
 //         after(response)    called after success, after all open pages were told to reload
-//   <${Menu} label="Actions" items=${[{ label, run, danger, disabled }]} />   a popover menu
+//   <${Menu} label="Actions" items=${[{ label, run, danger, disabled }]} />   a popover menu; or with
+//       text and children: a button with a text that shows them
 
 import { api } from "./api.js";
 import { Command } from "./code.js";
@@ -143,7 +144,7 @@ export function ActionDialog(props) {
   <//>`;
 }
 
-export function Menu({ label, items, icon = "more" }) {
+export function Menu({ label, items = [], icon = "more", text, children }) {
   const id = useId();
   const popover = useRef(null);
   const button = useRef(null);
@@ -161,8 +162,8 @@ export function Menu({ label, items, icon = "more" }) {
     const next = entries.indexOf(document.activeElement) + step;
     entries[(next + entries.length) % entries.length]?.focus();
   };
-  return html`<button type="button" ref=${button} popovertarget=${id} aria-haspopup="menu" aria-label=${label} title=${label} class="icon-only"><${Icon} name=${icon} /></button>
-    <div id=${id} ref=${popover} popover="auto" class="menu" role="menu" aria-label=${label} onToggle=${place} onKeyDown=${move}>
+  return html`<button type="button" ref=${button} popovertarget=${id} aria-haspopup=${text ? "dialog" : "menu"} aria-label=${label} title=${label} class=${text ? "" : "icon-only"}>${text ?? html`<${Icon} name=${icon} />`}</button>
+    <div id=${id} ref=${popover} popover="auto" class="menu" role=${text ? "group" : "menu"} aria-label=${label} onToggle=${place} onKeyDown=${move}>
       ${items.map(
         (item) => html`<button
           key=${item.label}
@@ -176,6 +177,6 @@ export function Menu({ label, items, icon = "more" }) {
             item.run();
           }}
         >${item.label}</button>`,
-      )}
+      )}${children}
     </div>`;
 }

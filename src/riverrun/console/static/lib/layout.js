@@ -7,6 +7,7 @@
 //   <${Panel} title="Partitions" actions=${...}>content<//>
 //   <${Facts} items=${[["Leader", "1"], ...]} />        a definition list in columns
 //   <${Tile} label="Topics" value="12" detail="3 internal" href=${...} kind="care" />
+//       short: tile("Topics", "12", "3 internal", href, "care")
 //   <${Meter} value=${0.7} label="Disk" />              a small bar; above 85 % it warns, unless `plain`
 
 import { Icon } from "./icons.js";
@@ -75,6 +76,8 @@ export function Tile({ label, value, detail, href, kind = "" }) {
   const content = html`<span class="tile-label">${label}</span><span class="tile-value">${value}</span><span class="tile-detail">${detail ?? "\u00a0"}</span>`;
   return href ? html`<a class="tile ${kind}" href=${href}>${content}</a>` : html`<div class="tile ${kind}">${content}</div>`;
 }
+
+export const tile = (label, value, detail, href, kind) => html`<${Tile} ...${{ label, value, detail, href, kind }} />`;
 
 const METER_CARE = 0.85;
 

@@ -1,21 +1,21 @@
 // One consumer group: how far it is behind, who consumes which partition, and its offsets.
 
 import { path } from "../lib/api.js";
-import { HistoryChart, RangePicker } from "../lib/chart.js";
-import { ActionDialog, CheckField, column, Empty, fixed, Loaded, Menu, number, openDialog, Page, Panel, QueryTabs, Rows, SearchField, SelectField, Table, TextField, Tile } from "../lib/components.js";
+import { historyPanel, RangePicker } from "../lib/chart.js";
+import { ActionDialog, CheckField, column, Empty, fixed, Loaded, Menu, named, nodeLink, number, openDialog, opener, Page, QueryTabs, Rows, SearchField, Table, tile, useForm } from "../lib/components.js";
 import { count, duration, localTime, parseLocalTime, plural, short } from "../lib/format.js";
-import { html, useState } from "../lib/preact.js";
+import { html } from "../lib/preact.js";
 import { link, navigate, useQuery } from "../lib/router.js";
 import { canWrite, useResource } from "../lib/state.js";
 import { GroupState, lag } from "./groups.js";
 
 const SHOWN_MAX = 500;
 const TARGETS = [
-  { value: "earliest", label: "Earliest: read everything again" },
-  { value: "latest", label: "Latest: skip to the end" },
-  { value: "time", label: "A time: the first record from then on" },
-  { value: "offset", label: "An offset" },
-  { value: "by", label: "By a number of records" },
+  ["earliest", "Earliest: read everything again"],
+  ["latest", "Latest: skip to the end"],
+  ["time", "A time: the first record from then on"],
+  ["offset", "An offset"],
+  ["by", "By a number of records"],
 ];
 const FIELDS = { time: { label: "Time", type: "datetime-local", step: "1" }, offset: { label: "Offset", type: "number", min: "0" }, by: { label: "Records", type: "number", hint: "Negative goes back" } };
 
@@ -38,25 +38,17 @@ function Changes({ changes }) {
 }
 
 function ResetOffsets({ group, topics, active, close }) {
-  const [to, setTo] = useState("earliest");
-  const [text, setText] = useState("");
-  const [chosen, setChosen] = useState(topics);
+  const { values: { to, text, chosen }, field, set } = useForm({ to: "earliest", text: "", chosen: topics });
   const number = to === "time" ? parseLocalTime(text) : (to === "by" ? /^-?\d+$/ : /^\d+$/).test(text.trim()) ? Number(text) : null;
-  const field = FIELDS[to];
-  const change = (next) => {
-    setTo(next);
-    setText(next === "time" ? localTime(Date.now() - 3_600_000) : "");
-  };
-  const body = { topics: chosen.length === topics.length ? null : chosen, to, value: field ? number : null };
-  return html`<${ActionDialog} title=${`Reset offsets of ${group}`} action="Reset offsets" danger wide call=${["post", path`groups/${group}/reset`, body]} close=${close} ready=${chosen.length > 0 && (!field || number !== null)}
+  const asked = FIELDS[to];
+  const change = (next) => set({ to: next, text: next === "time" ? localTime(Date.now() - 3_600_000) : "" });
+  const body = { topics: chosen.length === topics.length ? null : chosen, to, value: asked ? number : null };
+  return html`<${ActionDialog} title=${`Reset offsets of ${group}`} action="Reset offsets" danger wide call=${["post", path`groups/${group}/reset`, body]} close=${close} ready=${chosen.length > 0 && (!asked || number !== null)}
     preview=${({ changes }) => html`<${Changes} changes=${changes} />`} success=${({ changes }) => `Offsets of ${plural(changes.length, "partition")} reset`}>
     ${active && html`<p class="stale">The group has active members. Stop its consumers first: they would overwrite the offsets.</p>`}
-    <div class="form-grid">
-      <${SelectField} label="To" value=${to} onInput=${change} options=${TARGETS} />
-      ${field && html`<${TextField} ...${field} value=${text} onInput=${setText} />`}
-    </div>
+    <div class="form-grid">${field("to", "To", { options: TARGETS, onInput: change })}${asked && field("text", asked.label, asked)}</div>
     ${topics.length > 1 && html`<fieldset><legend>Topics</legend><div class="row">
-      ${topics.map((topic) => html`<${CheckField} key=${topic} label=${topic} checked=${chosen.includes(topic)} onInput=${(on) => setChosen(on ? [...chosen, topic] : chosen.filter((each) => each !== topic))} />`)}
+      ${topics.map((topic) => html`<${CheckField} key=${topic} label=${topic} checked=${chosen.includes(topic)} onInput=${(on) => set({ chosen: on ? [...chosen, topic] : chosen.filter((each) => each !== topic) })} />`)}
     </div></fieldset>`}
   <//>`;
 }
@@ -64,10 +56,10 @@ function ResetOffsets({ group, topics, active, close }) {
 const deleted = ({ changes }) => html`<p>${plural(changes.length, "offset")} would be deleted.</p>`;
 
 function DeleteOffsets({ group, topics, close }) {
-  const [topic, setTopic] = useState(topics[0]);
+  const { values: { topic }, field } = useForm({ topic: topics[0] });
   return html`<${ActionDialog} title=${`Delete offsets of ${group}`} action="Delete offsets" danger call=${["delete", path`groups/${group}/offsets`, { topic }]} close=${close} preview=${deleted} success=${`Offsets of ${topic} deleted`}>
     <p>The group forgets how far it has read the topic. Its consumers must not be subscribed to the topic.</p>
-    <${SelectField} label="Topic" value=${topic} onInput=${setTopic} options=${topics} wide />
+    ${field("topic", "Topic", { options: topics, wide: true })}
   <//>`;
 }
 
@@ -83,7 +75,7 @@ function Partitions({ group }) {
   const rows = found.length > SHOWN_MAX ? [...found].sort((a, b) => b.lag - a.lag).slice(0, SHOWN_MAX) : found;
   const clients = new Map(group.members.map((each) => [each.member, each.client_id]));
   const columns = [
-    column("topic", "Topic", (row) => html`<a class="name-cell" href=${link("topic", { topic: row.topic })}>${row.topic}</a>`),
+    column("topic", "Topic", (row) => named("topic", row.topic)),
     number("partition", "Partition"),
     fixed("committed", "Committed", ({ topic, partition, committed }) => (committed === null ? "none" : html`<a href=${link("messages", { topic }, { partition, from: "offset", offset: committed })} title="Browse from here">${count(committed)}</a>`), { align: "end" }),
     number("end", "End", count, { sort: false }),
@@ -119,16 +111,14 @@ function Members({ group }) {
     empty=${html`<${Empty} title="No members" icon="groups">No consumer of this group is connected.<//>`} /></section>`;
 }
 
-function Tiles({ group: { lag, lag_seconds, catch_up_seconds, members, protocol, partitions, coordinator, type }, topics }) {
+function Tiles({ group: { lag, lag_seconds, catch_up_seconds, members, protocol, partitions }, topics }) {
   const active = members.length > 0;
   const catchUp = !lag ? "caught up" : catch_up_seconds ? `caught up in ${duration(catch_up_seconds)}` : active ? "not catching up" : "no consumers";
-  const known = coordinator !== null;
   return html`<div class="tiles">
-    <${Tile} label="Lag" value=${short(lag)} detail=${`${count(lag)} records`} />
-    <${Tile} label="Behind by" value=${duration(lag_seconds)} detail=${catchUp} kind=${lag > 0 && !active ? "care" : ""} />
-    <${Tile} label="Members" value=${count(members.length)} detail=${protocol && `assignor ${protocol}`} />
-    <${Tile} label="Topics" value=${count(topics.length)} detail=${plural(partitions.length, "partition")} />
-    <${Tile} label="Coordinator" value=${known ? `Node ${coordinator}` : "–"} detail=${type && `${type.toLowerCase()} protocol`} href=${known && link("node", { node: coordinator })} />
+    ${tile("Lag", short(lag), plural(lag, "record"))}
+    ${tile("Behind by", duration(lag_seconds), catchUp, null, lag > 0 && !active && "care")}
+    ${tile("Members", count(members.length), protocol && `assignor ${protocol}`)}
+    ${tile("Topics", count(topics.length), plural(partitions.length, "partition"))}
   </div>`;
 }
 
@@ -142,11 +132,10 @@ export default function Group({ params: { group } }) {
     { label: "Delete offsets of a topic…", danger: true, disabled: !topics.length, run: () => openDialog(DeleteOffsets, props) },
     { label: "Delete group…", danger: true, run: () => openDialog(DeleteGroup, props) },
   ];
-  const actions = html`<${RangePicker} />${canWrite.value && data && html`<button type="button" disabled=${!topics.length} onClick=${() => openDialog(ResetOffsets, props)}>Reset offsets</button><${Menu} label="Actions of this group" items=${items} />`}`;
-  const chart = (title, unit, name, label) => html`<${Panel}><${HistoryChart} title=${title} unit=${unit} params=${{ group }} series=${[{ name, label }]} /><//>`;
-  return html`<${Page} title=${group} note=${data && html`<${GroupState} state=${data.state} />`} actions=${actions}>
+  const actions = html`<${RangePicker} />${canWrite.value && data && html`${topics.length > 0 && opener("Reset offsets", ResetOffsets, props)}<${Menu} label="Actions of this group" items=${items} />`}`;
+  return html`<${Page} title=${group} note=${data && html`<${GroupState} state=${data.state} />${data.type} · coordinator ${nodeLink(data.coordinator)}`} actions=${actions}>
     <${Loaded} resource=${resource}>${(about) => html`<${Tiles} group=${about} topics=${topics} />
-      <div class="columns">${chart("Lag in records", "count", "lag", "Records")}${chart("Lag in time", "seconds", "lag_seconds", "Behind by")}</div>
+      <div class="columns">${historyPanel("Lag in records", "count", { lag: "Records" }, { group })}${historyPanel("Lag in time", "seconds", { lag_seconds: "Behind by" }, { group })}</div>
       <${QueryTabs} label="Group" tabs=${[["partitions", "Partitions"], ["members", "Members"]]} />
       ${tab === "members" ? html`<${Members} group=${about} />` : html`<${Partitions} group=${about} />`}`}<//>
   <//>`;

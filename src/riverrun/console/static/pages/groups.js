@@ -1,9 +1,8 @@
 // All consumer groups, with their lag in records and in seconds.
 
-import { Badge, column, Empty, fixed, ListTable, nodeLink, number, Page } from "../lib/components.js";
+import { Badge, column, Empty, fixed, ListTable, named, nodeLink, number, Page } from "../lib/components.js";
 import { count, duration, short } from "../lib/format.js";
 import { html } from "../lib/preact.js";
-import { link } from "../lib/router.js";
 
 const KINDS = { stable: "good", empty: "plain", dead: "bad" };
 
@@ -12,7 +11,7 @@ export function GroupState({ state }) {
   return html`<${Badge} kind=${KINDS[word] ?? "care"}>${word}<//>`;
 }
 
-export const groupColumn = column("group", "Group", (row) => html`<a class="name-cell" href=${link("group", { group: row.group })} title=${row.group}>${row.group}</a>`);
+export const groupColumn = column("group", "Group", (row) => named("group", row.group));
 export const stateColumn = column("state", "State", (row) => html`<${GroupState} state=${row.state} />`);
 export const lag = [
   number("lag", "Lag", (lag) => html`<span title=${count(lag)}>${short(lag)}</span>`, { hint: "Records that are not consumed yet" }),

@@ -22,29 +22,24 @@ const failed = (message, remedy) => ({ status: 1, message, remedy });
 // One worker. A call that takes too long ends it; the next call starts another.
 class FilterRunner {
   worker = null;
-  serial = 0;
 
   run(code, messages) {
-    if (!code) return Promise.resolve({ messages, failures: 0 });
+    if (!code) return { messages, failures: 0 };
     const worker = (this.worker ??= new Worker(new URL("../workers/filter.js", import.meta.url)));
-    const id = ++this.serial;
+    const { port1, port2 } = new MessageChannel();
     return new Promise((resolve, reject) => {
-      const listening = new AbortController();
-      const end = (error) => {
+      const end = (...reason) => {
+        if (this.worker === worker) this.stop();
+        reject(failed(...reason));
+      };
+      const timer = setTimeout(end, FILTER_MS, `The filter took longer than ${FILTER_MS / 1000} seconds for one page and was stopped.`, "Make it simpler.");
+      worker.onerror = () => end("The browser could not run the filter.", "Reload the page.");
+      port1.onmessage = ({ data: { error, kept, ...counts } }) => {
         clearTimeout(timer);
-        listening.abort();
-        if (error) this.stop();
-        if (error) reject(error);
+        if (error) reject(failed(`The filter is not valid JavaScript: ${error}`, 'Example: value.amount > 100 && key.startsWith("a")'));
+        else resolve({ ...counts, messages: kept.map((index) => messages[index]) });
       };
-      const timer = setTimeout(() => end(failed(`The filter took longer than ${FILTER_MS / 1000} seconds for one page and was stopped.`, "Make it simpler.")), FILTER_MS);
-      const answer = ({ data }) => {
-        if (data.id !== id) return;
-        end(data.error && failed(`The filter is not valid JavaScript: ${data.error}`, 'Example: value.amount > 100 && key.startsWith("a")'));
-        if (!data.error) resolve({ ...data, messages: data.kept.map((index) => messages[index]) });
-      };
-      worker.addEventListener("message", answer, { signal: listening.signal });
-      worker.addEventListener("error", () => end(failed("The browser could not run the filter.", "Reload the page.")), { signal: listening.signal });
-      worker.postMessage({ id, code, messages: messages.map(slim) });
+      worker.postMessage({ code, messages: messages.map(slim) }, [port2]);
     });
   }
 

@@ -2,18 +2,16 @@
 // Everything that selects messages is in the URL, so that an address shows the same to others.
 
 import { address, path } from "../lib/api.js";
-import { AreaField, Badge, CheckField, Code, Dialog, Empty, Failure, fixed, Icon, Menu, number, openDialog, Page, Rows, SearchField, Segmented, SelectField, TextField } from "../lib/components.js";
+import { AreaField, Badge, CheckField, Code, Dialog, Empty, Failure, fixed, Icon, Menu, number, openDialog, opener, Page, Rows, SearchField, Segmented, SelectField, TextField, useForm } from "../lib/components.js";
 import { bytes, count, localTime, parseLocalTime, plural, time } from "../lib/format.js";
-import { html, useEffect, useId, useState } from "../lib/preact.js";
+import { html, useEffect, useState } from "../lib/preact.js";
 import { route, setQuery } from "../lib/router.js";
 import { canWrite, useResource } from "../lib/state.js";
-import { MessageDetail, Preview } from "./message-parts.js";
+import { FORMATS, MessageDetail, Preview } from "./message.js";
 import { ROWS_MAX, useScan, useTail } from "./messages-read.js";
 import { ProduceDialog, RedriveDialog } from "./produce.js";
 
-const options = (texts) => Object.entries(texts).map(([value, label]) => ({ value, label }));
-export const FORMATS = options({ auto: "Detect", text: "Text", json: "JSON", avro: "Avro", hex: "Hex", base64: "Base64" });
-const STARTS = options({ latest: "Newest", earliest: "Oldest", offset: "Offset", time: "Time" });
+const STARTS = [["latest", "Newest"], ["earliest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
 const LIMITS = ["20", "50", "100", "200", "500"];
 const PARTITION_OPTIONS_MAX = 500;
 const FIRST_COLUMNS = "time,partition,offset,key,value,size";
@@ -76,7 +74,7 @@ function PartitionField({ value, partitions = 0 }) {
   const set = select("partition", "all");
   if (partitions > PARTITION_OPTIONS_MAX) return html`<${LateField} label="Partition" value=${value} commit=${(text) => set(text || "all")} />`;
   const known = Math.max(partitions, Number(value) + 1 || 0);
-  return html`<${SelectField} label="Partition" value=${value} onInput=${set} options=${[{ value: "all", label: "All" }, ...Array(known).keys()]} />`;
+  return html`<${SelectField} label="Partition" value=${value} onInput=${set} options=${[["all", "All"], ...Array(known).keys()]} />`;
 }
 
 function ScriptField({ code }) {
@@ -92,30 +90,21 @@ function ScriptField({ code }) {
 }
 
 function ColumnsButton({ chosen }) {
-  const id = useId();
   const toggle = (key) => (on) => {
     const next = COLUMNS.map((each) => each.key).filter((each) => (each === key ? on : chosen.includes(each))).join();
     setQuery({ columns: next === FIRST_COLUMNS ? null : next });
   };
-  const place = ({ currentTarget }) => {
-    const box = currentTarget.previousElementSibling.getBoundingClientRect();
-    Object.assign(currentTarget.style, { top: `${box.bottom + 4}px`, right: `${document.documentElement.clientWidth - box.right}px` });
-  };
-  return html`<button type="button" popovertarget=${id}>Columns</button>
-    <div id=${id} popover="auto" class="menu chooser" role="group" aria-label="Columns" onToggle=${place}>
-      ${COLUMNS.map(({ key, title }) => html`<${CheckField} key=${key} label=${title} checked=${chosen.includes(key)} onInput=${toggle(key)} />`)}
-    </div>`;
+  return html`<${Menu} label="Columns" text="Columns">${COLUMNS.map(({ key, title }) => html`<${CheckField} key=${key} label=${title} checked=${chosen.includes(key)} onInput=${toggle(key)} />`)}<//>`;
 }
 
-function DownloadDialog({ topic, selection: { format: payloads, cursor, ...selection }, code, close }) {
-  const [format, setFormat] = useState("ndjson");
-  const [limit, setLimit] = useState("10000");
-  const url = address(path`topics/${topic}/export`, { ...selection, format, limit });
+function DownloadDialog({ topic, selection: { cursor, ...selection }, code, close }) {
+  const { values, field } = useForm({ format: "ndjson", limit: "10000" });
+  const url = address(path`topics/${topic}/export`, { ...selection, ...values });
   const footer = html`<button type="button" onClick=${close}>Close</button><a class="button primary" href=${url} download><${Icon} name="download" />Download</a>`;
   return html`<${Dialog} title=${`Download messages of ${topic}`} close=${close} footer=${footer}><div class="stack">
     <div class="form-grid">
-      <${SelectField} label="File" value=${format} onInput=${setFormat} options=${options({ ndjson: "NDJSON: a JSON object per line", csv: "CSV" })} />
-      <${TextField} label="At most (messages)" type="number" min="1" max="1000000" value=${limit} onInput=${setLimit} />
+      ${field("format", "File", { options: [["ndjson", "NDJSON: a JSON object per line"], ["csv", "CSV"]] })}
+      ${field("limit", "At most (messages)", { type: "number", min: 1, max: 1_000_000 })}
     </div>
     <p class="muted">The file has the messages of the present selection, from its start${selection.filter && `, that contain “${selection.filter}”`}.${code && " The JavaScript filter is not applied."}</p>
     <div><span class="command-label">The same in a script</span><${Code} label="Command" wrap text=${`curl -OJ '${window.location.origin}${url.replaceAll("'", "%27")}'`} /></div>
@@ -187,16 +176,16 @@ export default function Messages({ params: { topic } }) {
   const { selection, code, live, columns } = chosen;
   const scan = useScan(topic, selection, code, !live);
   const [script, setScript] = useState(Boolean(code));
-  const open = (Dialog) => () => openDialog(Dialog, { topic, partitions, selection, code, filter: selection.filter, done: scan.refresh });
-  const redrive = { label: "Redrive dead letters…", run: open(RedriveDialog) };
-  const items = [{ label: "Download…", run: open(DownloadDialog) }, ...(canWrite.value ? [redrive] : [])];
+  const props = { topic, partitions, selection, code, filter: selection.filter, done: scan.refresh };
+  const item = (label, Dialog) => ({ label, run: () => openDialog(Dialog, props) });
+  const items = [item("Download…", DownloadDialog), ...(canWrite.value ? [item("Redrive dead letters…", RedriveDialog)] : [])];
   const actions = html`
-    ${canWrite.value && DEAD_LETTERS.test(topic) && html`<button type="button" onClick=${redrive.run}><${Icon} name="moves" />Redrive</button>`}
-    ${canWrite.value && html`<button type="button" class="primary" onClick=${open(ProduceDialog)}><${Icon} name="send" />Produce</button>`}
+    ${DEAD_LETTERS.test(topic) && opener(html`<${Icon} name="moves" />Redrive`, RedriveDialog, props)}
+    ${opener(html`<${Icon} name="send" />Produce`, ProduceDialog, props, "primary")}
     <${Menu} label="Actions of these messages" items=${items} />`;
   return html`<${Page} title=${`Messages of ${topic}`} actions=${actions}><section class="panel list" aria-label="Messages">
     <div class="toolbar fields">
-      <${Segmented} label="Mode" value=${live ? "1" : ""} options=${[{ value: "", label: "Browse" }, { value: "1", label: "Live" }]} onInput=${select("live")} />
+      <${Segmented} label="Mode" value=${live ? "1" : ""} options=${[["", "Browse"], ["1", "Live"]]} onInput=${select("live")} />
       <${PartitionField} value=${selection.partition} partitions=${partitions} />
       ${!live && html`<${Start} ...${selection} />`}
       <${SelectField} label="Format" value=${selection.format} options=${FORMATS} onInput=${select("format", "auto")} />

@@ -12,7 +12,7 @@ function disk({ node, disk_free, disk_total }) {
 }
 
 function state({ alive, cordoned, mode }) {
-  const word = !alive ? "Not responding" : cordoned ? "Cordoned" : mode && mode !== "normal" ? mode : "Alive";
+  const word = !alive ? "Not responding" : cordoned ? "Cordoned" : mode && mode !== "active" ? mode : "Alive";
   return html`<${Status} kind=${!alive ? "bad" : word === "Alive" ? "good" : "care"}>${word}<//>`;
 }
 

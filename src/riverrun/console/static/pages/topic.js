@@ -1,8 +1,8 @@
 // One topic: partitions and replicas, settings, groups that read it, producers, and charts.
 
 import { path } from "../lib/api.js";
-import { HistoryChart, RangePicker } from "../lib/chart.js";
-import { Badge, column, Configs, Empty, Facts, fixed, Icon, ListTable, Loaded, Menu, moment, number, openDialog, Page, Panel, QueryTabs, Status, WholeList } from "../lib/components.js";
+import { historyPanel, RangePicker } from "../lib/chart.js";
+import { Badge, column, Configs, Empty, Facts, fixed, Icon, ListTable, Loaded, Menu, moment, number, openDialog, opener, Page, QueryTabs, Status, WholeList } from "../lib/components.js";
 import { bytes, count, duration, plural, short } from "../lib/format.js";
 import { registerCommand } from "../lib/palette.js";
 import { html, useEffect } from "../lib/preact.js";
@@ -34,7 +34,7 @@ const partitionColumns = (topic, move) => [
 ];
 
 const producerColumns = [
-  number("partition", "Partition"),
+  column("partition", "Partition"),
   number("producer_id", "Producer id", String),
   number("epoch", "Epoch"),
   number("last_sequence", "Last sequence"),
@@ -42,13 +42,8 @@ const producerColumns = [
   column("transaction_start", "Transaction", (row) => (row.transaction_start >= 0 && row.transaction_start !== null ? html`<${Badge} kind="care">open since offset ${count(row.transaction_start)}<//>` : "–")),
 ];
 
-function Charts({ topic }) {
-  const params = { topic };
-  return html`<div class="row end-row"><${RangePicker} /></div><div class="columns">
-    <${Panel}><${HistoryChart} title="Traffic" unit="bytes/s" params=${params} series=${[{ name: "bytes_in", label: "In" }, { name: "bytes_out", label: "Out" }]} /><//>
-    <${Panel}><${HistoryChart} title="Records written" unit="records/s" params=${params} series=${[{ name: "messages_in", label: "Records" }]} /><//>
-  </div>`;
-}
+const charts = (params) => html`<div class="row end-row"><${RangePicker} /></div>
+  <div class="columns">${historyPanel("Traffic", "bytes/s", { bytes_in: "In", bytes_out: "Out" }, params)}${historyPanel("Records written", "records/s", { messages_in: "Records" }, params)}</div>`;
 
 const facts = (topic) => [
   ["Partitions", count(topic.partitions)],
@@ -79,7 +74,7 @@ export default function Topic({ params: { topic } }) {
   }, [Boolean(ready), partitions, replication]);
   const list = (name, props) => html`<${WholeList} path=${`${path`topics/${topic}`}/${name}`} ...${props} />`;
   const buttons = html`<a class="button primary" href=${link("messages", { topic })}><${Icon} name="topics" />Messages</a>
-    ${ready && html`<button type="button" onClick=${produce.run}><${Icon} name="send" />Produce</button><${Menu} label="Actions of this topic" items=${actions(about)} />`}`;
+    ${ready && html`${opener(html`<${Icon} name="send" />Produce`, ProduceDialog, about)}<${Menu} label="Actions of this topic" items=${actions(about)} />`}`;
   return html`<${Page} title=${topic} note=${internal && html`<${Badge}>internal<//>`} actions=${buttons}>
     <section class="panel"><${Loaded} resource=${resource} lines=${2}>${(data) => html`<${Facts} items=${facts(data)} />`}<//></section>
     ${tab && html`<${QueryTabs} label="Topic" tabs=${TABS} />`}
@@ -87,6 +82,6 @@ export default function Topic({ params: { topic } }) {
     ${tab === "settings" && html`<${Configs} path=${path`topics/${topic}/configs`} what=${topic} />`}
     ${tab === "groups" && list("groups", { label: "Groups", columns: [groupColumn, stateColumn, ...lag], rowKey: (row) => row.group, sort: "group", empty: html`<${Empty} title="No group reads this topic" icon="groups">Groups appear here when they have committed an offset.<//>` })}
     ${tab === "producers" && list("producers", { label: "Producers", columns: producerColumns, rowKey: (row) => `${row.producer_id} ${row.partition}`, sort: "partition", empty: html`<${Empty} title="No idempotent producers" icon="send">Only idempotent and transactional producers have an id; others are not listed.<//>` })}
-    ${tab === "charts" && html`<${Charts} topic=${topic} />`}
+    ${tab === "charts" && charts({ topic })}
   <//>`;
 }

@@ -1,6 +1,6 @@
 // All topics. The server searches, sorts and pages, so that ten thousand topics open at once.
 
-import { Badge, CheckField, column, Empty, fixed, Icon, ListTable, Menu, number, openDialog, Page } from "../lib/components.js";
+import { Badge, CheckField, column, Empty, fixed, Icon, ListTable, Menu, named, number, openDialog, opener, Page } from "../lib/components.js";
 import { bytes, count, rate, short } from "../lib/format.js";
 import { registerCommand } from "../lib/palette.js";
 import { html, useEffect } from "../lib/preact.js";
@@ -8,7 +8,6 @@ import { link, navigate, setQuery, useQuery } from "../lib/router.js";
 import { canWrite } from "../lib/state.js";
 import { CreateTopic, DeleteTopic } from "./topic-dialogs.js";
 
-const create = () => openDialog(CreateTopic);
 export const noTitle = html`<span class="hidden">Actions</span>`;
 
 const menu = ({ name: topic }) => [
@@ -23,7 +22,7 @@ function state({ offline, under_replicated }) {
 }
 
 const columns = [
-  column("name", "Topic", (row) => html`<a class="name-cell" href=${link("topic", { topic: row.name })} title=${row.name}>${row.name}</a>${row.internal && html` <${Badge}>internal<//>`}`),
+  column("name", "Topic", (row) => html`${named("topic", row.name)}${row.internal && html` <${Badge}>internal<//>`}`),
   number("partitions", "Partitions"),
   number("replication_factor", "Replicas", count, { sort: false }),
   number("records", "Records", short, { hint: "Difference of the end and start offsets" }),
@@ -37,8 +36,8 @@ const columns = [
 
 export default function Topics() {
   const [internal] = useQuery("internal");
-  useEffect(() => registerCommand({ title: "Create topic", words: "new add", run: create }), []);
-  const button = canWrite.value && html`<button type="button" class="primary" onClick=${create}><${Icon} name="plus" />Create topic</button>`;
+  useEffect(() => registerCommand({ title: "Create topic", words: "new add", run: () => openDialog(CreateTopic) }), []);
+  const button = opener(html`<${Icon} name="plus" />Create topic`, CreateTopic, {}, "primary");
   return html`<${Page} title="Topics" actions=${button}>
     <${ListTable} path="topics" label="Topics" search="Search topics" sort="name" columns=${columns} rowKey=${(row) => row.name} params=${{ internal: internal && "true" }}
       toolbar=${html`<${CheckField} label="Internal topics" checked=${internal === "1"} onInput=${(on) => setQuery({ internal: on ? "1" : null, page: null })} />`}

@@ -6,10 +6,11 @@
 // The filter then has no document, no network and no storage of the page. The page ends the worker
 // when it takes too long.
 //
-// In:  { id, code, messages: [{ partition, offset, timestamp, key, value, headers, size }] }
+// In:  { code, messages: [{ partition, offset, timestamp, key, value, headers, size }] }
 //      key, value and header values are texts or null. `code` is an expression, or the body of a
 //      function with `return`.
-// Out: { id, kept: [index, ...], failures, failure }, or { id, error } when the code does not parse.
+// Out: { kept: [index, ...], failures, failure }, or { error } when the code does not parse; by the
+//      port that came with the message.
 
 "use strict";
 
@@ -53,12 +54,12 @@ function run(code, messages) {
   return { kept, failures, failure };
 }
 
-self.onmessage = ({ data: { id, code, messages } }) => {
+self.onmessage = ({ data: { code, messages }, ports: [port] }) => {
   let answer;
   try {
     answer = run(code, messages);
   } catch (error) {
     answer = { error: String(error.message ?? error) };
   }
-  self.postMessage({ id, ...answer });
+  port.postMessage(answer);
 };

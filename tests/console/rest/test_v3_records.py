@@ -115,27 +115,72 @@ def test_concatenated_records_are_answered_in_order_with_their_own_errors(
     assert [message.value() for message in consumed(cluster, name, 2)] == [b'a}{"', b"b"]
 
 
+class RecordStream:
+    """A request with chunked transfer encoding that reads reports while it writes records."""
+
+    def __init__(self, rest: Caller, v3: V3Caller, topic: str) -> None:
+        host, port = rest.base.removeprefix("http://").split(":")
+        head = (
+            f"POST /v3/clusters/{v3.cluster_id}/topics/{topic}/records HTTP/1.1\r\n"
+            f"Host: {host}:{port}\r\nContent-Type: application/json\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n"
+        )
+        self._connection = socket.create_connection((host, int(port)), timeout=60)
+        self._connection.sendall(head.encode())
+        self._received = b""
+
+    def write(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Send a record in two pieces, and wait for its report."""
+        encoded = json.dumps(record).encode()
+        for piece in (encoded[:10], encoded[10:]):
+            self._connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        while b"}\n\r\n" not in self._received:
+            self._receive()
+        report, end, self._received = self._received.partition(b"}\n\r\n")
+        found: dict[str, Any] = json.loads(report[report.index(b'{"error_code"') :] + end)
+        return found
+
+    def end(self) -> None:
+        self._connection.sendall(b"0\r\n\r\n")
+        while not self._received.endswith(b"0\r\n\r\n"):
+            self._receive()
+        self._connection.close()
+
+    def _receive(self) -> None:
+        more = self._connection.recv(65536)
+        assert more, self._received
+        self._received += more
+
+
 def test_a_stream_is_answered_while_it_goes_on(v3: V3Caller, rest: Caller, name: str) -> None:
-    """The client sends the next record only after the report of the one before."""
     create(v3, name)
-    host, port = rest.base.removeprefix("http://").split(":")
-    path = f"/v3/clusters/{v3.cluster_id}/topics/{name}/records"
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
-        received = b""
-        for number in range(5):
-            record = json.dumps({"value": text(f"record {number}")}).encode()
-            for piece in (record[:10], record[10:]):
-                connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
-            while f'"offset":{number},'.encode() not in received:
-                more = connection.recv(65536)
-                assert more, received
-                received += more
-        connection.sendall(b"0\r\n\r\n")
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(65536)
-    assert received.startswith(b"HTTP/1.1 200 OK")
+    stream = RecordStream(rest, v3, name)
+    offsets = [stream.write({"value": text(f"record {number}")})["offset"] for number in range(5)]
+    stream.end()
+    assert offsets == list(range(5))
+
+
+def test_a_stream_outlives_the_leader_and_writes_each_record_once(
+    cluster: Cluster, v3: V3Caller, rest: Caller, name: str
+) -> None:
+    rows = [{"partition_id": 0, "broker_ids": [2, 3, 1]}]
+    v3.call("POST", "topics", {"topic_name": name, "replicas_assignments": rows}, status=201)
+    assert cluster.leader(name) == 2
+    stream = RecordStream(rest, v3, name)
+    sent = [f"record {number}" for number in range(30)]
+    written = []
+    for number, value in enumerate(sent):
+        if number == 10:
+            cluster.nodes[2].kill()
+        report = stream.write({"value": text(value)})
+        if report["error_code"] == 200:
+            written.append(value.encode())
+    stream.end()
+    cluster.nodes[2].restart()
+    cluster.wait_healthy()
+    assert len(written) >= 20
+    found = [message.value() for message in consumed(cluster, name, len(written))]
+    assert found == written
 
 
 def test_an_incomplete_stream_ends_with_an_error(v3: V3Caller, name: str) -> None:

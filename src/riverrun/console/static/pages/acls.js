@@ -135,8 +135,8 @@ function Why() {
       <div class="row"><button type="submit" class="primary">Check</button></div>
     </form><//>
     ${loading && html`<${Loading} lines=${2} />`}${error && html`<${Failure} error=${error} />`}
-    ${answer && html`<${Verdict} kind=${answer.allowed ? "good" : "bad"} label="Decision" text=${`${answer.allowed ? "Allowed" : "Denied"}: ${answer.reason}`}>
-      ${answer.rule && html`<h2 class="deciding">The rule that decides</h2><${RuleTable} rules=${[answer.rule]} label="The rule that decides" />`}<//>`}`;
+    ${answer && html`<${Verdict} kind=${answer.allowed ? "good" : "bad"} label="Decision" text=${`${answer.allowed ? "Allowed" : "Denied"}${answer.rule ? " by this rule" : `: ${answer.reason}`}`}>
+      ${answer.rule && html`<${RuleTable} rules=${[answer.rule]} label="The rule that decides" />`}<//>`}`;
 }
 
 export default function Acls() {

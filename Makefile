@@ -93,7 +93,7 @@ dist: $(VENV)/.installed ## build the wheel and the sdist into dist/
 	$(BIN)/python -m hatchling build -d dist
 
 docs: $(VENV)/.installed-docs ## build the site of the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove the virtualenv and the caches
 	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache

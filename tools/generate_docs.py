@@ -255,6 +255,7 @@ the others are counted together as topic `(other)`. The series of a topic end wh
 ## Lag of groups
 
 The coordinator of a group reports its lag, for every partition with a committed offset, also while the group has no members.
+
 - `riverrun_group_lag_records` is the high watermark minus the committed offset, and at least 0. Offsets without a record count too: transaction markers, and
   records that compaction or retention removed.
 - `riverrun_group_lag_seconds` is the time that the first uncommitted record has waited since it was appended, by the clock of the coordinator and not by the timestamps
@@ -372,6 +373,7 @@ def generate() -> dict[str, str]:
     sys.path.insert(0, str(ROOT))
     from tools.reference_commands import commands
     from tools.reference_python import python_api
+    from tools.reference_rest import rest_api
 
     return {
         "compatibility.md": compatibility(),
@@ -379,6 +381,7 @@ def generate() -> dict[str, str]:
         "metrics.md": metrics(),
         "reference/commands.md": f"{GENERATED}\n{commands()}",
         "reference/python.md": f"{GENERATED}\n{python_api()}",
+        "reference/rest.md": f"{GENERATED}\n{rest_api()}",
     }
 
 

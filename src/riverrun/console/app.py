@@ -104,9 +104,10 @@ class Console:
                 Middleware(HeaderMiddleware, is_local=settings.is_local),
                 Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES_MIN, compresslevel=5),
             ],
-            exception_handlers={500: _internal_error},
+            exception_handlers={404: _not_found, 405: _not_found, 500: _internal_error},
             lifespan=self._lifespan,
         )
+        self.app.router.redirect_slashes = False
         self.app.state.is_read_only = settings.is_read_only
         self.app.state.table = self.table
 
@@ -137,6 +138,11 @@ def conditional(request: Request, response: Response) -> Response:
         kept = {name: response.headers[name] for name in ("ETag", "Cache-Control")}
         return Response(status_code=304, headers=kept)
     return response
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    text = f"There is no {request.url.path}."
+    return problem_response(problem("not_found", text, "The pages are at /ui/."))
 
 
 async def _internal_error(_: Request, __: Exception) -> Response:

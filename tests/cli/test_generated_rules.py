@@ -28,6 +28,8 @@ SECONDS_MAX = 60
 RARE = {
     "riverrun_connections_closed_total",  # after a timeout of minutes
     "riverrun_jwks_read_failures_total",  # only with OAUTHBEARER
+    "riverrun_trace_spans_total",  # only with tracing.endpoint
+    "riverrun_trace_spans_dropped_total",
 }
 """Metrics that the node of this test does not have."""
 

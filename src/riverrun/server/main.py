@@ -54,6 +54,7 @@ from riverrun.server.settings import (
     unknown_variables,
 )
 from riverrun.server.socket_activation import adopt_sockets, passed_descriptors
+from riverrun.server.tracing import with_environment
 from riverrun.server.watchdog import Watchdog
 from riverrun.storage.identity import DirectoryError
 
@@ -139,7 +140,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
         passed_descriptors(os.environ, os.getpid()), settings.client_addresses()
     )
     node = Node(
-        settings,
+        with_environment(settings, os.environ),
         files=files,
         clock=SystemClock(),
         randomness=SystemRandomness(),

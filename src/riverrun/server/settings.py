@@ -49,6 +49,7 @@ from riverrun.server.security.settings import (
     listener_protocols,
     prefixed_setting,
 )
+from riverrun.server.tracing import TracingSettings
 from riverrun.storage.settings import (
     CORDONED,
     CleanerSettings,
@@ -199,6 +200,7 @@ class NodeSettings:
     quorum: QuorumSettings
     follower: FollowerSettings
     metrics: MetricsSettings
+    tracing: TracingSettings
     host: HostSettings
     listener: ListenerSettings
     tls: TlsFileSettings
@@ -344,6 +346,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "quorum": QuorumSettings,
     "follower": FollowerSettings,
     "metrics": MetricsSettings,
+    "tracing": TracingSettings,
     "host": HostSettings,
     **SECURITY_GROUPS,
     "quota": QuotaSettings,

@@ -7,7 +7,7 @@ from typing import Final
 
 from riverrun.admin.tables import counted
 from riverrun.cli.doctor.certificates import expiry_finding
-from riverrun.cli.doctor.cluster_facts import ClusterFacts, NodeFacts
+from riverrun.cli.doctor.cluster_facts import ClusterFacts, CheckedNode
 from riverrun.cli.doctor.findings import Finding, bad, care, good, note, or_good
 from riverrun.cli.doctor.settings_check import (
     NAMES,
@@ -49,14 +49,14 @@ def _voters(facts: ClusterFacts) -> Iterator[Finding]:
         yield note(CLUSTER, text, "use an odd number: riverrun quorum add or remove")
 
 
-def _racks(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def _racks(nodes: Sequence[CheckedNode]) -> Iterator[Finding]:
     without = [str(node.node) for node in nodes if not node.rack]
     if without and len(without) < len(nodes):
         text = f"nodes {', '.join(without)} have no rack, and the others do"
         yield care(CLUSTER, text, "set broker.rack on all nodes, or on none")
 
 
-def _versions(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def _versions(nodes: Sequence[CheckedNode]) -> Iterator[Finding]:
     known: dict[str, list[str]] = {}
     for node in nodes:
         if node.metrics is not None and node.metrics.version is not None:
@@ -75,7 +75,7 @@ def _versions(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
         yield note(VERSIONS, text, "their versions, clocks and certificates were not checked")
 
 
-def _clocks(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def _clocks(nodes: Sequence[CheckedNode]) -> Iterator[Finding]:
     """Only a difference that the duration of the requests does not explain is a finding."""
     ahead = {
         node.node: (node.metrics.clock_ahead_seconds, node.metrics.clock_error_seconds)

@@ -40,7 +40,7 @@ class NodeMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class CheckedNode:
     node: int
     rack: str | None
     settings: Mapping[str, str]
@@ -51,7 +51,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    nodes: Sequence[NodeFacts]
+    nodes: Sequence[CheckedNode]
     voters: int
     problems: Sequence[str]
     """As `riverrun cluster status` names them."""
@@ -72,7 +72,7 @@ async def ask_cluster(pool: ConnectionPool) -> ClusterFacts:
     topics = (await pool.metadata(None)).topics
     return ClusterFacts(
         nodes=[
-            NodeFacts(
+            CheckedNode(
                 node=broker.id,
                 rack=broker.rack,
                 settings={

@@ -22,9 +22,13 @@ function wrong(format, text) {
   return format === "base64" && !/^[A-Za-z0-9+/]*={0,2}$/.test(text.trim()) ? "This is not base64" : "";
 }
 
+// Headers that were not edited are sent as they were, also bytes and null.
+const sameHeader = ({ name, value }) => (value?.base64 ? { name, value: value.base64, format: "base64" } : { name, value: value?.text ?? null });
+
 export function ProduceDialog({ topic, partitions = Infinity, message, done, close }) {
   const [[keyFormat, key], [valueFormat, value]] = [prefill(message?.key), message ? prefill(message.value) : ["text", ""]];
-  const headers = (message?.headers ?? []).map((each) => `${each.name}: ${each.value?.text ?? ""}`).join("\n");
+  const copied = message?.headers ?? [];
+  const headers = copied.map((each) => `${each.name}: ${each.value?.text ?? ""}`).join("\n");
   const { values: now, field } = useForm({ keyFormat, key, valueFormat, value, headers, partition: "", lines: false });
   const { bad, pairs } = parsePairs(now.headers, ":");
   const texts = now.lines ? now.value.split("\n").filter((line) => line.trim()) : [now.value];
@@ -34,7 +38,7 @@ export function ProduceDialog({ topic, partitions = Infinity, message, done, clo
   const part = (name, format, text) => (format === "null" ? { [name]: null, [`${name}_format`]: null } : { [name]: text, [`${name}_format`]: format });
   const records = texts.map((text) => ({
     partition: now.partition === "" ? null : Number(now.partition),
-    headers: pairs.map(([name, value]) => ({ name, value })),
+    headers: now.headers === headers ? copied.map(sameHeader) : pairs.map(([name, value]) => ({ name, value })),
     ...part("key", now.keyFormat, now.key),
     ...part("value", now.valueFormat, text),
   }));
@@ -59,8 +63,9 @@ export function ResendDialog({ topic, message: { partition, offset }, done, clos
   <//>`;
 }
 
-function redriven({ records, to, skipped, sample }) {
-  return html`<p>${plural(records, "record")} would be written to <b>${to ?? "the topics they name"}</b>${skipped > 0 && `, ${plural(skipped, "record")} skipped`}.</p>
+function redriven({ records, topics, skipped, sample, complete }) {
+  const targets = Object.entries(topics).map(([topic, number]) => `${count(number)} to ${topic}`);
+  return html`<p><b>${plural(records, "record")}</b> would be written: ${targets.join(", ") || "none"}.${skipped > 0 && ` ${plural(skipped, "record names", "records name")} no topic.`}${!complete && " There are more."}</p>
     ${sample?.length > 0 && html`<details><summary>First ${sample.length}</summary><${Code} label="Sample" json text=${JSON.stringify(sample, null, 2)} /></details>`}`;
 }
 

@@ -118,6 +118,29 @@ def test_rules_are_added_listed_checked_and_removed(
     assert admin.problem("POST", "acls/delete", {"rules": rules})[:2] == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("kind", "resource", "operation"),
+    [
+        ("CLUSTER", "kafka-cluster", "ALTER"),
+        ("TRANSACTIONAL_ID", "billing it's", "WRITE"),
+        ("DELEGATION_TOKEN", "some-id", "DESCRIBE"),
+        ("USER", "User:bob", "CREATE_TOKENS"),
+    ],
+)
+def test_commands_exist_for_all_resources(
+    secure: SecureNode, admin: Caller, name: str, kind: str, resource: str, operation: str
+) -> None:
+    rule = {"resource_type": kind, "resource": resource, "operation": operation}
+    rules = [{"principal": f"{name} of {kind}", **rule}]
+    shown = admin.call("POST", "acls", {"rules": rules, "dry_run": True})
+    run_command(shown["command"], **login(secure))
+    (found,) = admin.get(f"acls?principal={name} of {kind}")["items"]
+    assert rule.items() <= found.items()
+    ended = admin.call("POST", "acls/delete", {"rules": rules, "dry_run": True})
+    run_command(ended["command"], **login(secure))
+    assert admin.get(f"acls?principal={name} of {kind}")["items"] == []
+
+
 def test_check_names_the_rule_that_decides(secure: SecureNode, admin: Caller, name: str) -> None:
     question = {"user": name, "operation": "Write", "resource_type": "topic", "resource": name}
     denied = admin.call("POST", "acls/check", question)
@@ -172,8 +195,10 @@ def test_without_an_authorizer_there_are_no_rules(rest: Caller) -> None:
 
 def test_quotas_are_set_shown_with_their_use_and_removed(rest: Caller, name: str) -> None:
     entity = {"user": name, "client_id": "<default>"}
-    limits = {"producer_byte_rate": 1_000_000.0, "request_percentage": 12.5}
-    shown = rest.call("PUT", "quotas", {**entity, "limits": limits, "dry_run": True})
+    limits = {"producer_byte_rate": 104_858.0, "request_percentage": 12.5}
+    wanted = {**limits, "producer_byte_rate": 104_857.6}  # 0.1 MiB
+    shown = rest.call("PUT", "quotas", {**entity, "limits": wanted, "dry_run": True})
+    assert shown["limits"] == limits
     assert rest.get(f"quotas?q={name}")["items"] == []
     run_command(shown["command"])
     until(lambda: rest.get(f"quotas?q={name}")["items"], seconds=30, what="the quotas are known")
@@ -203,7 +228,8 @@ def test_quotas_are_set_shown_with_their_use_and_removed(rest: Caller, name: str
         ({"user": "a", "limits": {"speed": 1}}, "speed"),
         ({"user": "a", "limits": {"connection_creation_rate": 1}}, "producer_byte_rate"),
         ({"user": "a", "limits": {"producer_byte_rate": -1}}, "greater than 0"),
-        ({"user": "a", "limits": {"producer_byte_rate": 1.5}}, "fractional"),
+        ({"user": "a", "limits": {"producer_byte_rate": 0.2}}, "greater than 0"),
+        ({"ip": "10.0.0.1", "limits": {"connection_creation_rate": 1.5}}, "fractional"),
         ({"user": "a", "ip": "10.0.0.1", "limits": {"producer_byte_rate": 1}}, "Name a user"),
     ],
 )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.transactions import GroupMembership, ProducerFenced, TransactionalProducer
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
-from riverrun.records.record import NewRecord
+from riverrun.records.record import NewRecord, build_batch
 from tests.clusters import Cluster
-from tests.compatibility.confluent import consumer, read
+from tests.compatibility.confluent import consumer, read, send
 from tests.console.rest.caller import Caller, V3Caller, run_command
+from tests.processes import serve, until
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +108,43 @@ def test_one_partition_is_aborted_by_its_first_offset_or_its_command(
         assert unknown[:2] == (404, "not_found")
 
     with_open_transaction(cluster, v3, name, story)
+
+
+def test_a_hanging_transaction_is_found_and_aborted(tmp_path: Path, name: str) -> None:
+    """A late write that verification would refuse, as brokers without it have in their logs."""
+    with serve(tmp_path / "node", peer="riverrun") as node:
+        rest = Caller(node.http)
+        V3Caller(rest).call("POST", "topics", {"topic_name": name}, status=201)
+        send(node.bootstrap, name, [b"plain"])
+        node.kill()
+        now_ms = int(time.time() * 1000)
+        late = build_batch(
+            [NewRecord(b"late", timestamp=now_ms)],
+            base_offset=1,
+            leader_epoch=0,
+            producer_id=77,
+            producer_epoch=3,
+            base_sequence=0,
+            transactional=True,
+        )
+        with (node.data / f"{name}-0" / f"{0:020}.log").open("ab") as log:
+            log.write(late)
+        node.restart()
+        until(
+            lambda: rest.get("transactions-hanging")["items"],
+            seconds=SECONDS_MAX,
+            what="the transaction is found",
+        )
+        (found,) = rest.get("transactions-hanging")["items"]
+        assert (found["id"], found["producer_id"], found["start_offset"]) == (None, 77, 1)
+        assert "no coordinator knows producer id 77" in found["cause"]
+        assert found["records_held"] == 1
+        body = {"topic": name, "partition": 0}
+        shown = rest.call("POST", "transactions/-/abort", {**body, "dry_run": True})
+        assert (shown["start_offset"], shown["cause"]) == (1, found["cause"])
+        rest.call("POST", "transactions/77/abort", {**body, "start_offset": 1})
+        assert rest.get("transactions-hanging")["items"] == []
+        rest.close()
 
 
 def test_bad_input_is_explained(rest: Caller) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -11,6 +12,7 @@ from riverrun.console.listing import ItemPage, ListQuery, matching, ordered, pag
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ClusterRequest
 from riverrun.security.quotas import (
+    BYTE_KINDS,
     CLIENT_ID,
     CLIENT_KINDS,
     IP,
@@ -113,13 +115,18 @@ def _name(entity: Entity, kind: str) -> str | None:
 
 
 async def set_quotas(request: ClusterRequest) -> QuotaResult:
+    """Set and remove quotas. Byte rates are rounded, as the command line does."""
     body: QuotaBody = request.body
     entity = _entity(body)
-    for key, value in body.limits.items():
+    limits = {
+        key: round(value) if key in BYTE_KINDS and value is not None and isfinite(value) else value
+        for key, value in body.limits.items()
+    }
+    for key, value in limits.items():
         _check_limit(entity, key, value)
-    await alter_quotas(request.pool, entity, body.limits, validate_only=body.dry_run)
+    await alter_quotas(request.pool, entity, limits, validate_only=body.dry_run)
     return QuotaResult(
-        dry_run=body.dry_run, command=_command(request, entity, body.limits), limits=body.limits
+        dry_run=body.dry_run, command=_command(request, entity, limits), limits=limits
     )
 
 

@@ -19,7 +19,7 @@ from riverrun.console.api.v3.frame import (
     operation,
 )
 from riverrun.console.routing import ClusterRequest
-from riverrun.model.errors import KafkaError
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.describe_cluster_response import DescribeClusterBroker
 
 
@@ -85,8 +85,10 @@ async def _controller(request: V3Request) -> int | None:
     """The active controller; None if there is none, or if the user may not see the quorum."""
     try:
         return (await ask_quorum_or_empty(request.pool)).leader
-    except KafkaError:
-        return None
+    except KafkaError as error:
+        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return None
+        raise
 
 
 async def list_brokers(request: V3Request) -> V3List[V3Broker]:

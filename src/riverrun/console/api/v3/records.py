@@ -38,6 +38,7 @@ NULL: Final = b"null"
 BATCH_ENTRIES_MAX: Final = 1_000
 GROUP_RECORDS_MAX: Final = 1_000
 """Records that are written at once."""
+WRITE_SECONDS_MAX: Final = 120.0
 OK: Final = 200
 MULTI_STATUS: Final = 207
 NOT_COMPRESSED: Final = {"Content-Encoding": "identity"}
@@ -345,6 +346,7 @@ ENDPOINTS = (
         produce_records,
         "Write records, one or several as concatenated JSON",
         response=V3Delivered,
+        seconds_max=WRITE_SECONDS_MAX,
     ),
     *operation(
         "POST",
@@ -354,5 +356,6 @@ ENDPOINTS = (
         body=V3Batch,
         response=V3BatchResult,
         status=MULTI_STATUS,
+        seconds_max=WRITE_SECONDS_MAX,
     ),
 )

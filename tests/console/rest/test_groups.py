@@ -14,6 +14,8 @@ from tests.clusters import Cluster
 from tests.console.rest.caller import Caller, run_command
 from tests.processes import until
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 10
 COMMITTED = 4
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.clusters import Cluster
 from tests.console.rest.caller import Caller, run_command
 from tests.processes import until
+
+pytestmark = pytest.mark.slow
 
 SETTING = "max.connections.per.ip"
 

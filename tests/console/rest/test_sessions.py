@@ -11,6 +11,8 @@ from tests.console.rest.caller import Caller
 from tests.console.rest.conftest import secure_caller
 from tests.secure_node import SecureNode
 
+pytestmark = pytest.mark.slow
+
 SECONDS_MAX = 60
 
 

@@ -12,6 +12,8 @@ from tests.clusters import Cluster
 from tests.console.rest.caller import Caller, run_command
 from tests.processes import until
 
+pytestmark = pytest.mark.slow
+
 
 def produce(cluster: Cluster, topic: str, count: int, *, is_idempotent: bool = False) -> None:
     producer = Producer(

@@ -1,7 +1,7 @@
 // Access rules: list, add, delete, and "Why?": may a user do something, and which rule decides.
 
 import { api } from "../lib/api.js";
-import { ActionDialog, Badge, CheckField, column, Empty, Failure, fixed, Icon, ListTable, Loading, opener, Page, Panel, QueryTabs, Segmented, SelectField, Table, TextField, Verdict } from "../lib/components.js";
+import { ActionDialog, Badge, CheckField, column, Empty, Failure, fixed, Icon, ListTable, Loading, opener, Page, Panel, QueryTabs, Segmented, SelectField, Table, useForm, Verdict } from "../lib/components.js";
 import { plural } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/preact.js";
 import { link, route, setQuery, useQuery } from "../lib/router.js";
@@ -18,7 +18,7 @@ const OPERATIONS = {
 const CLUSTER = "kafka-cluster";
 
 const words = (name) => String(name).toLowerCase().replaceAll("_", " ");
-const option = (value) => ({ value, label: words(value) });
+const option = (value) => [value, words(value)];
 const TYPES = Object.keys(OPERATIONS).map(option);
 const operationsOf = (type) => OPERATIONS[type].split(" ");
 const keyOf = (rule) => `${rule.principal} ${rule.permission} ${rule.operation} ${rule.resource_type} ${rule.resource} ${rule.pattern} ${rule.host}`;
@@ -42,8 +42,6 @@ const columns = [
 
 const RuleTable = ({ rules, label }) => html`<${Table} label=${label} columns=${columns.map((each) => ({ ...each, sort: false }))} rows=${rules} rowKey=${keyOf} />`;
 
-const ROLES = [{ value: "own", label: "Single operations" }, { value: "producer", label: "Producer" }, { value: "consumer", label: "Consumer" }];
-
 function rulesOf({ role, principal, host, permission, pattern, type, resource: name, group, operations }) {
   const base = { principal: principal.includes(":") ? principal : `User:${principal}`, host: host || "*", permission, pattern };
   const rules = (resource_type, resource_, list) => list.map((operation) => ({ ...base, resource_type, resource: resource_, operation }));
@@ -53,28 +51,26 @@ function rulesOf({ role, principal, host, permission, pattern, type, resource: n
 }
 
 function AddDialog({ principal = "", close }) {
-  const [form, setForm] = useState({ role: "own", principal: principal.replace(/^User:/, ""), host: "*", permission: "allow", type: "topic", resource: "", group: "", pattern: "literal", operations: ["read"] });
-  const set = (name) => (value) => setForm({ ...form, [name]: value });
-  const setType = (type) => setForm({ ...form, type, operations: form.operations.filter((each) => operationsOf(type).includes(each)) });
-  const toggle = (operation) => set("operations")(operationsOf(form.type).filter((each) => (each === operation) !== form.operations.includes(each)));
-  const own = form.role === "own";
+  const { values, field, set } = useForm({ role: "own", principal: principal.replace(/^User:/, ""), host: "*", permission: "allow", type: "topic", resource: "", group: "", pattern: "literal", operations: ["read"] });
+  const own = values.role === "own";
+  const known = operationsOf(values.type);
+  const form = { ...values, operations: known.filter((each) => values.operations.includes(each)) };
   const cluster = own && form.type === "cluster";
   const rules = rulesOf(form);
   const ready = form.principal !== "" && (cluster || form.resource !== "") && rules.length > 0 && (form.role !== "consumer" || form.group !== "");
-  const text = (name, label, hint, required = true) => html`<${TextField} label=${label} value=${form[name]} onInput=${set(name)} hint=${hint} required=${required} />`;
-  const select = (name, label, options, onInput = set(name)) => html`<${SelectField} label=${label} value=${form[name]} onInput=${onInput} options=${options} />`;
+  const toggle = (operation) => set({ operations: known.filter((each) => (each === operation) !== form.operations.includes(each)) });
   return html`<${ActionDialog} title="Add rules" action=${`Add ${plural(rules.length, "rule")}`} wide call=${["post", "acls", { rules }]} ready=${ready} preview=${() => html`<${RuleTable} rules=${rules} label="New rules" />`} success="The rules are added" close=${close}>
-    <${Segmented} label="What to allow" value=${form.role} options=${ROLES} onInput=${set("role")} />
+    <${Segmented} label="What to allow" value=${form.role} options=${[["own", "Single operations"], ["producer", "Producer"], ["consumer", "Consumer"]]} onInput=${(role) => set({ role })} />
     <div class="form-grid">
-      ${text("principal", "User", "A name, or * for all users")}
-      ${own && select("type", "Resource type", TYPES, setType)}
-      ${!cluster && text("resource", own ? "Resource" : "Topic", "* for all")}
-      ${form.role === "consumer" && text("group", "Group", "* for all")}
-      ${!cluster && select("pattern", "The name is", [{ value: "literal", label: "the exact name" }, { value: "prefixed", label: "a prefix" }])}
-      ${select("permission", "Permission", [option("allow"), { value: "deny", label: "deny (wins over allow)" }])}
-      ${text("host", "Host", "An address, or * for any", false)}
+      ${field("principal", "User", { required: true, hint: "A name, or * for all users" })}
+      ${own && field("type", "Resource type", { options: TYPES })}
+      ${!cluster && field("resource", own ? "Resource" : "Topic", { required: true, hint: "* for all" })}
+      ${form.role === "consumer" && field("group", "Group", { required: true, hint: "* for all" })}
+      ${!cluster && field("pattern", "The name is", { options: [["literal", "the exact name"], ["prefixed", "a prefix"]] })}
+      ${field("permission", "Permission", { options: ["allow", ["deny", "deny (wins over allow)"]] })}
+      ${field("host", "Host", { hint: "An address, or * for any" })}
     </div>
-    ${own && html`<div class="row" role="group" aria-label="Operations">${operationsOf(form.type).map((each) => html`<${CheckField} key=${each} label=${words(each)} checked=${form.operations.includes(each)} onInput=${() => toggle(each)} />`)}</div>`}
+    ${own && html`<div class="row" role="group" aria-label="Operations">${known.map((each) => html`<${CheckField} key=${each} label=${words(each)} checked=${form.operations.includes(each)} onInput=${() => toggle(each)} />`)}</div>`}
   <//>`;
 }
 
@@ -93,7 +89,7 @@ function Rules() {
   const set = (key) => (value) => setQuery({ [key]: value, page: null });
   const box = fixed("choose", html`<span class="hidden">Choose</span>`, (row) => html`<input type="checkbox" aria-label=${`Choose ${keyOf(row)}`} checked=${Boolean(chosen[keyOf(row)])} onChange=${(event) => setChosen({ ...chosen, [keyOf(row)]: event.currentTarget.checked && row })} />`);
   const chip = (key, value) => value && html`<button type="button" class="small" aria-label=${`Remove the filter ${value}`} onClick=${() => set(key)(null)}>${value}<${Icon} name="close" size=${10} /></button>`;
-  const toolbar = html`<${SelectField} compact label="Resource type" value=${resource_type} onInput=${set("resource_type")} options=${[{ value: "", label: "All types" }, ...TYPES]} />
+  const toolbar = html`<${SelectField} compact label="Resource type" value=${resource_type} onInput=${set("resource_type")} options=${[["", "All types"], ...TYPES]} />
     ${chip("principal", principal)}${chip("resource", name)}
     ${rules.length > 0 && opener(`Delete ${plural(rules.length, "rule")}…`, DeleteDialog, { rules, after: () => setChosen({}) }, "danger push")}`;
   return html`${data?.authorizer === false && html`<p class="stale" role="status"><${Icon} name="warning" /> Access control is off: everybody may do everything. Set authorizer.class.name=riverrun on all nodes.</p>`}
@@ -115,22 +111,21 @@ function useDecision(question, isComplete) {
 // The question is in the URL, so that a link shows the same decision.
 function Why() {
   const { user = "", host = "", operation = "read", type = "topic", resource: name = "" } = route.value.query;
-  const [form, setForm] = useState({ user, host, resource: name });
+  const { values, field } = useForm({ user, host, resource: name });
   const cluster = type === "cluster";
   const { answer, error, loading } = useDecision({ user, host: host || "*", operation, resource_type: type, resource: cluster ? CLUSTER : name }, user !== "" && (cluster || name !== ""));
-  const text = (key, label, required = true) => html`<${TextField} label=${label} value=${form[key]} onInput=${(value) => setForm({ ...form, [key]: value })} required=${required} placeholder=${required ? undefined : "any"} />`;
   const ask = (event) => {
     event.preventDefault();
-    setQuery(form, { replace: false });
+    setQuery(values, { replace: false });
   };
   const setType = (next) => setQuery({ type: next, operation: operationsOf(next).includes(operation) ? operation : operationsOf(next)[0] });
   return html`<${Panel} title="May a user do something, and which rule decides?"><form class="stack" onSubmit=${ask}>
       <div class="form-grid">
-        ${text("user", "User")}
+        ${field("user", "User", { required: true })}
         <${SelectField} label="Operation" value=${operation} onInput=${(next) => setQuery({ operation: next })} options=${operationsOf(type).filter((each) => each !== "all").map(option)} />
         <${SelectField} label="Resource type" value=${type} onInput=${setType} options=${TYPES} />
-        ${!cluster && text("resource", "Resource")}
-        ${text("host", "Host", false)}
+        ${!cluster && field("resource", "Resource", { required: true })}
+        ${field("host", "Host", { placeholder: "any" })}
       </div>
       <div class="row"><button type="submit" class="primary">Check</button></div>
     </form><//>

@@ -39,7 +39,7 @@ export default function Login() {
       <${TextField} label="User" name="user" value=${user} onInput=${setUser} autocomplete="username" autocapitalize="none" required wide />
       <${TextField} label="Password" name="password" type=${visible ? "text" : "password"} value=${password} onInput=${setPassword} autocomplete="current-password" required wide />
       <${CheckField} label="Show the password" checked=${visible} onInput=${setVisible} />
-      ${mechanisms.length > 1 && html`<${SelectField} label="Mechanism" value=${mechanism} onInput=${setMechanism} options=${[{ value: "", label: "Choose for me" }, ...mechanisms]} wide />`}
+      ${mechanisms.length > 1 && html`<${SelectField} label="Mechanism" value=${mechanism} onInput=${setMechanism} options=${[["", "Choose for me"], ...mechanisms]} wide />`}
       <${DialogError} error=${failure ?? problem} />
       <button type="submit" class="primary" disabled=${busy || !user || !password} aria-busy=${busy ? "true" : undefined}>${busy ? "Logging in…" : "Log in"}</button>
       <p class="hint">No user yet? An administrator adds one: <code>riverrun users add NAME</code></p>

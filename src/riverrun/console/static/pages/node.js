@@ -1,7 +1,7 @@
 // One node: facts, charts, data directories, settings, connected clients, maintenance, removal.
 
 import { path } from "../lib/api.js";
-import { HistoryChart, RangePicker } from "../lib/chart.js";
+import { historyPanel, RangePicker } from "../lib/chart.js";
 import { ActionDialog, Badge, CheckField, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Meter, moment, number, opener, Page, Panel, QueryTabs, Status, Table } from "../lib/components.js";
 import { bytes, count, duration, plural, rate } from "../lib/format.js";
 import { html, useState } from "../lib/preact.js";
@@ -11,12 +11,12 @@ import { PlanPreview } from "./moves.js";
 
 const NAMES_MAX = 10;
 const CHARTS = [
-  ["Traffic", "bytes/s", ["bytes_in", "In"], ["bytes_out", "Out"]],
-  ["Requests", "requests/s", ["requests", "Requests"]],
-  ["Latency, 99th percentile", "ms", ["produce_p99", "Produce"], ["fetch_p99", "Fetch"]],
-  ["Connections", "count", ["connections", "Connections"]],
-  ["CPU", "percent", ["cpu", "CPU"]],
-  ["Memory", "bytes", ["memory", "Memory"]],
+  ["Traffic", "bytes/s", { bytes_in: "In", bytes_out: "Out" }],
+  ["Requests", "requests/s", { requests: "Requests" }],
+  ["Latency, 99th percentile", "ms", { produce_p99: "Produce", fetch_p99: "Fetch" }],
+  ["Connections", "count", { connections: "Connections" }],
+  ["CPU", "percent", { cpu: "CPU" }],
+  ["Memory", "bytes", { memory: "Memory" }],
 ];
 
 // What stops working while the node is away.
@@ -76,16 +76,15 @@ function Summary({ node }) {
     ["Disk", html`${bytes(node.disk_used)} data${total ? html`, ${bytes(free)} free <${Meter} value=${1 - free / total} label="Used part of the disk" />` : ""}`],
   ]} /><//>
   <div class="row"><${RangePicker} /></div>
-  <div class="columns">${CHARTS.map(([title, unit, ...series]) => html`<${Panel} key=${title}><${HistoryChart} title=${title} unit=${unit} params=${{ node: node.node }} series=${series.map(([name, label]) => ({ name, label }))} height=${120} /><//>`)}</div>
+  <div class="columns">${CHARTS.map((chart) => historyPanel(...chart, { node: node.node }))}</div>
   <${Panel} title="Data directories" flush=${true}><${Table} label="Data directories" columns=${directories} rows=${node.log_dirs} rowKey=${(row) => row.path} /><//>`;
 }
 
 const clients = [
   column("client_id", "Client", (row) => html`<span class="name-cell">${row.client_id || "–"}</span>`),
   column("software", "Library", (row) => [row.software, row.version].filter(Boolean).join(" ") || "–"),
-  column("principal", "User"),
-  column("address", "Address", (row) => html`<span class="mono">${row.address}</span>`),
-  fixed("listener", "Listener"),
+  column("principal", "User", (row) => row.principal.replace(/^User:/, "")),
+  column("address", "Address", (row) => html`<span class="mono" title=${row.listener}>${row.address}</span>`),
   fixed("groups", "Groups", (row) => groupLinks(row.groups)),
   number("connected_ms", "Connected", moment),
   number("requests", "Requests"),

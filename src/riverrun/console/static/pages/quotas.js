@@ -16,7 +16,7 @@ const LIMITS = {
 };
 const PARTS = { user: "User", client_id: "Client id", ip: "Address" };
 const DEFAULT = "<default>";
-const KINDS = [{ value: "user", label: "a user" }, { value: "client_id", label: "a client id" }, { value: "user client_id", label: "a user with a client id" }, { value: "ip", label: "an address" }];
+const KINDS = [["user", "a user"], ["client_id", "a client id"], ["user client_id", "a user with a client id"], ["ip", "an address"]];
 
 const limitOf = (name) => LIMITS[name] ?? { label: name, unit: "", factor: 1, show: count };
 const partsOf = (row) => Object.keys(PARTS).filter((key) => row[key] !== null && row[key] !== undefined);

@@ -8,7 +8,7 @@ import { useResource } from "../lib/state.js";
 
 const ROWS_MAX = 200;
 const DEPTH_MAX = 2;
-const KINDS = [{ value: "", label: "All" }, { value: "chaos", label: "Chaos" }, { value: "audit", label: "Audit" }, { value: "bench", label: "Benchmark" }];
+const KINDS = [["", "All"], ["chaos", "Chaos"], ["audit", "Audit"], ["bench", "Benchmark"]];
 
 function verdict(row) {
   const kind = /fail|bad|differ|lost|violat|broken|error/i.test(row.verdict) ? "bad" : /good|pass|ok|equal|held|safe|clean/i.test(row.verdict) ? "good" : "plain";

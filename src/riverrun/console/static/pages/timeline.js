@@ -2,7 +2,7 @@
 // between two moments.
 
 import { Badge, column, Empty, fixed, Icon, Loaded, Page, Panel, SearchField, Table, TextField } from "../lib/components.js";
-import { ago, clock, count, day, localTime, parseLocalTime, time } from "../lib/format.js";
+import { ago, clock, count, day, localTime, parseLocalTime, plural, time } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link, route, setQuery, useQuery } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
@@ -19,19 +19,23 @@ const COLOURS = { election: "accent", quorum: "accent", isr: "care", broker: "ca
 const PAGES = { acl: "acls", user: "users", quota: "quotas", quorum: "quorum", feature: "quorum", move: "moves" };
 
 const kindBadge = ({ kind }) => html`<${Badge} kind=${COLOURS[kind]}>${kind}<//>`;
-const shown = (value) => (value === null || value === undefined || value === "" ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
-// The page about the subject of an event, or null.
+function shown(value) {
+  if (value === null || value === undefined || value === "") return "–";
+  if (Array.isArray(value)) return value.map(shown).join(typeof value[0] === "object" ? "; " : ", ");
+  return typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name} ${shown(each)}`).join(", ") : String(value);
+}
+
+// The page about the subject of an event or change, or null.
 function target({ kind, subject, details }) {
-  if (details?.topic) return link("topic", { topic: details.topic });
-  if (Number.isInteger(details?.node)) return link("node", { node: details.node });
-  if (kind === "topic") return link("topic", { topic: subject });
-  if (kind === "broker" && /^\d+$/.test(subject)) return link("node", { node: subject });
+  const [, type, name] = /^(node|topic) (.+)$/.exec(subject) ?? (kind === "topic" ? [null, "topic", subject] : []);
+  if (type) return link(type, { [type]: name });
+  if (details?.partitions?.length === 1) return link("topic", { topic: details.partitions[0].topic });
   return PAGES[kind] ? link(PAGES[kind]) : null;
 }
 
 function subjectLink(event) {
-  const href = event.subject ? target(event) : null;
+  const href = target(event);
   return href ? html`<a href=${href}>${event.subject}</a>` : event.subject;
 }
 
@@ -71,16 +75,19 @@ function Moment({ name, label }) {
     hint=${value && !isTime ? `Offset ${count(Number(value))} of the metadata log` : "Or choose an event below"} />`;
 }
 
+// The fields of an object that another one does not have in the same form.
+const difference = (own, other) => own && Object.fromEntries(Object.entries(own).filter(([name, value]) => !other || shown(value) !== shown(other[name])));
+
 const changes = [
   column("kind", "Kind", kindBadge),
   column("subject", "Subject", subjectLink, { class: "wrap" }),
-  ...[["before", "Before"], ["after", "After"]].map(([key, title]) => fixed(key, title, (row) => html`<code>${shown(row[key])}</code>`, { class: "wrap" })),
+  ...[["before", "Before", "after"], ["after", "After", "before"]].map(([key, title, other]) => fixed(key, title, (row) => html`<code>${shown(difference(row[key], row[other]))}</code>`, { class: "wrap" })),
 ];
 
 function Difference({ from, to }) {
   const resource = useResource("timeline/diff", { from, to }, { every: 0 });
   return html`<${Loaded} resource=${resource} lines=${3}>${(data) => html`
-    <p class="toolbar muted" role="status">${count(data.changes.length)} differences between offsets ${count(data.from_offset)} and ${count(data.to_offset)}</p>
+    <p class="toolbar muted" role="status">${plural(data.total ?? data.changes.length, "difference")} between offsets ${count(data.from_offset)} and ${count(data.to_offset)}${data.total > data.changes.length ? `; the first ${count(data.changes.length)} are shown` : ""}</p>
     <${Table} label="Differences" columns=${changes} rows=${data.changes} rowKey=${(row) => `${row.kind} ${row.subject}`} empty=${html`<${Empty} title="Nothing differs" />`} />`}<//>`;
 }
 

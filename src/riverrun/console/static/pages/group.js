@@ -45,7 +45,7 @@ function ResetOffsets({ group, topics, active, close }) {
   const body = { topics: chosen.length === topics.length ? null : chosen, to, value: asked ? number : null };
   return html`<${ActionDialog} title=${`Reset offsets of ${group}`} action="Reset offsets" danger wide call=${["post", path`groups/${group}/reset`, body]} close=${close} ready=${chosen.length > 0 && (!asked || number !== null)}
     preview=${({ changes }) => html`<${Changes} changes=${changes} />`} success=${({ changes }) => `Offsets of ${plural(changes.length, "partition")} reset`}>
-    ${active && html`<p class="stale">The group has active members. Stop its consumers first: they would overwrite the offsets.</p>`}
+    ${active && html`<p class="stale">The group has active members. Stop them first: they would overwrite the offsets.</p>`}
     <div class="form-grid">${field("to", "To", { options: TARGETS, onInput: change })}${asked && field("text", asked.label, asked)}</div>
     ${topics.length > 1 && html`<fieldset><legend>Topics</legend><div class="row">
       ${topics.map((topic) => html`<${CheckField} key=${topic} label=${topic} checked=${chosen.includes(topic)} onInput=${(on) => set({ chosen: on ? [...chosen, topic] : chosen.filter((each) => each !== topic) })} />`)}
@@ -106,10 +106,8 @@ const memberColumns = [
   fixed("assigned", "Assigned", assigned, { class: "wrap" }),
 ];
 
-function Members({ group }) {
-  return html`<section class="panel flush"><${Table} inUrl label="Members" columns=${memberColumns} rows=${group.members} rowKey=${(row) => row.member} sort="client_id"
-    empty=${html`<${Empty} title="No members" icon="groups">No consumer of this group is connected.<//>`} /></section>`;
-}
+const members = (rows) => html`<section class="panel flush"><${Table} inUrl label="Members" columns=${memberColumns} rows=${rows} rowKey=${(row) => row.member} sort="client_id"
+  empty=${html`<${Empty} title="No members" icon="groups">No consumer of this group is connected.<//>`} /></section>`;
 
 function Tiles({ group: { lag, lag_seconds, catch_up_seconds, members, protocol, partitions }, topics }) {
   const active = members.length > 0;
@@ -137,6 +135,6 @@ export default function Group({ params: { group } }) {
     <${Loaded} resource=${resource}>${(about) => html`<${Tiles} group=${about} topics=${topics} />
       <div class="columns">${historyPanel("Lag in records", "count", { lag: "Records" }, { group })}${historyPanel("Lag in time", "seconds", { lag_seconds: "Behind by" }, { group })}</div>
       <${QueryTabs} label="Group" tabs=${[["partitions", "Partitions"], ["members", "Members"]]} />
-      ${tab === "members" ? html`<${Members} group=${about} />` : html`<${Partitions} group=${about} />`}`}<//>
+      ${tab === "members" ? members(about.members) : html`<${Partitions} group=${about} />`}`}<//>
   <//>`;
 }

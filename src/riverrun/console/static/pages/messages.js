@@ -13,7 +13,6 @@ import { ProduceDialog, RedriveDialog } from "./produce.js";
 
 const STARTS = [["latest", "Newest"], ["earliest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
 const LIMITS = ["20", "50", "100", "200", "500"];
-const PARTITION_OPTIONS_MAX = 500;
 const FIRST_COLUMNS = "time,partition,offset,key,value,size";
 const DEAD_LETTERS = /(^|[._-])(dlq|dlt|dead[._-]?letters?)([._-]|$)/i;
 
@@ -71,10 +70,8 @@ function Start({ from, offset, time_ms }) {
 }
 
 function PartitionField({ value, partitions = 0 }) {
-  const set = select("partition", "all");
-  if (partitions > PARTITION_OPTIONS_MAX) return html`<${LateField} label="Partition" value=${value} commit=${(text) => set(text || "all")} />`;
   const known = Math.max(partitions, Number(value) + 1 || 0);
-  return html`<${SelectField} label="Partition" value=${value} onInput=${set} options=${[["all", "All"], ...Array(known).keys()]} />`;
+  return html`<${SelectField} label="Partition" value=${value} onInput=${select("partition", "all")} options=${[["all", "All"], ...Array(known).keys()]} />`;
 }
 
 function ScriptField({ code }) {
@@ -84,7 +81,7 @@ function ScriptField({ code }) {
   const onKey = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && apply();
   return html`<div class="script">
     <${AreaField} label="JavaScript filter" rows=${2} value=${text} onInput=${setText} onKeyDown=${onKey} placeholder=${'value.amount > 100 && key.startsWith("a")'}
-      hint="Runs in your browser. It sees key, value, headers, offset, partition, timestamp and size; JSON is parsed. Ctrl-Enter applies it." />
+      hint="Runs in your browser. Names: key, value, headers, offset, partition, timestamp, size; JSON is parsed. Ctrl-Enter applies it." />
     <button type="button" class="small primary" disabled=${text.trim() === code} onClick=${apply}>Apply</button>
   </div>`;
 }
@@ -166,7 +163,7 @@ function Tail({ topic, chosen }) {
     </div>
     <${FilterNote} ...${tail} />
     ${error && html`<${Failure} error=${error} />`}
-    ${!error && !rows.length && html`<${Empty} title="No new messages yet" icon="timeline">Messages appear as they are written. Busy topics are sampled, so that this view costs the cluster little.<//>`}
+    ${!error && !rows.length && html`<${Empty} title="No new messages yet" icon="timeline">Messages appear as they are written. Busy topics are sampled.<//>`}
     ${rows.length > 0 && html`<${MessageRows} ...${{ topic, rows, chosen }} /><p class="pager muted">${plural(rows.length, "message")}, newest first. The last ${count(ROWS_MAX)} are kept.</p>`}`;
 }
 

@@ -11,16 +11,14 @@ import { NodesTable } from "./nodes.js";
 
 const BEST = 5;
 
-function Concern({ concern: { level, text, remedy, link: address } }) {
-  return html`<li>
-    <${Badge} kind=${level}>${level === "bad" ? "Failing" : "Care"}<//>
-    <div><p>${address ? html`<a href=${address}>${text}</a>` : text}</p>${remedy && html`<p class="muted">${remedy}</p>`}</div>
-  </li>`;
-}
+const concern = ({ level, text, remedy, link: address }) => html`<li key=${text}>
+  <${Badge} kind=${level}>${level === "bad" ? "Failing" : "Care"}<//>
+  <div><p>${address ? html`<a href=${address}>${text}</a>` : text}</p>${remedy && html`<p class="muted">${remedy}</p>`}</div>
+</li>`;
 
 function Health({ health: { level, sentence, concerns } }) {
   return html`<${Verdict} kind=${level} label="Health" text=${sentence}>
-    ${concerns.length > 0 && html`<ul>${concerns.map((each) => html`<${Concern} key=${each.text} concern=${each} />`)}</ul>`}
+    ${concerns.length > 0 && html`<ul>${concerns.map(concern)}</ul>`}
   <//>`;
 }
 

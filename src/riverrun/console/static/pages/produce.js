@@ -50,7 +50,7 @@ export function ProduceDialog({ topic, partitions = Infinity, message, done, clo
     ${field("lines", "Each line of the value is a record of its own")}
     <div class="form-grid">
       ${field("headers", "Headers, one “name: value” per line", { rows: 2, error: bad })}
-      ${field("partition", "Partition", { placeholder: "chosen by the key", error: misplaced ? "The topic has no such partition" : "" })}
+      ${field("partition", "Partition", { placeholder: "chosen by the key", error: misplaced && "There is no such partition" })}
     </div>
   <//>`;
 }
@@ -74,10 +74,10 @@ export function RedriveDialog({ topic, filter: first = "", done, close }) {
   const limit = /^[1-9]\d*$/.test(most) ? Number(most) : null;
   return html`<${ActionDialog} title=${`Redrive ${topic}`} action="Redrive" danger wide call=${["post", path`topics/${topic}/redrive`, { to: to || null, filter: filter || null, limit }]} close=${close} ready=${limit} preview=${redriven}
     success=${(response) => `${plural(response.records, "record")} written to ${response.to ?? "their topics"}`} after=${(response) => (response.to ? navigate(link("messages", { topic: response.to })) : done?.())}>
-    <p>Dead letters are written again to the topic they came from. They stay here; delete the records afterwards if you want.</p>
+    <p>Dead letters are written again to the topic they came from. They also stay here.</p>
     <div class="form-grid">
       ${field("to", "To topic", { placeholder: "named by each dead letter" })}${field("filter", "Only records with this text")}
-      ${field("most", "At most", { type: "number", min: 1, error: limit ? "" : "A whole number from 1" })}
+      ${field("most", "At most", { type: "number", min: 1, error: !limit && "A whole number from 1" })}
     </div>
   <//>`;
 }

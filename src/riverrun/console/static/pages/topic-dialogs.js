@@ -54,7 +54,7 @@ export function CreateTopic({ close }) {
   const body = { name, partitions: whole(partitions), replication_factor: whole(replicas), configs };
   return html`<${ActionDialog} title="Create a topic" action="Create" close=${close} call=${["post", "topics", body]} preview=${preview}
     ready=${named && !bad && body.partitions && body.replication_factor} success=${`Topic ${name} created`} after=${() => navigate(link("topic", { topic: name }))}>
-    ${field("name", "Name", { wide: true, autofocus: true, error: name && !named ? "Letters, digits, dots, dashes and underscores; at most 249" : "" })}
+    ${field("name", "Name", { wide: true, autofocus: true, error: name && !named && "At most 249 letters, digits, dots, dashes, underscores" })}
     <div class="form-grid">
       ${field("partitions", "Partitions", digits(partitions))}${field("replicas", "Replication factor", { ...digits(replicas), value: replicas })}
       ${field("policy", "Clean-up", { options: POLICIES })}${field("retention", "Keep records", { options: RETENTIONS })}
@@ -95,7 +95,7 @@ export function MovePartitions({ topic, partitions, replication, partition = "",
   const wrong = text !== "" && wanted === null;
   return html`<${ActionDialog} title=${`Move partitions of ${topic}`} action="Move" call=${["post", path`topics/${topic}/move`, { partition: wanted, to }]} close=${close} ready=${!wrong && to.length}
     preview=${(plan) => html`<${PlanPreview} plan=${plan} />`} success="The move has started. The page Moves shows the progress.">
-    ${field("text", "Partition", { placeholder: "all", hint: "Empty: all partitions", error: wrong ? `A partition from 0 to ${partitions - 1}` : "" })}
+    ${field("text", "Partition", { placeholder: "all", hint: "Empty: all partitions", error: wrong && `From 0 to ${partitions - 1}` })}
     <fieldset><legend>To nodes; the first one chosen leads</legend><div class="row">
       ${nodes.map(({ node, alive }) => html`<${CheckField} key=${node} label=${`Node ${node}${alive ? "" : ", not responding"}`} checked=${to.includes(node)} onInput=${(on) => set({ to: on ? [...to, node] : to.filter((each) => each !== node) })} />`)}
     </div>${to.length > 0 && html`<p class="hint">Order: ${to.join(", ")}. Each partition has ${plural(replication, "replica")} now.</p>`}</fieldset>

@@ -81,7 +81,7 @@ export default function Topic({ params: { topic } }) {
     ${tab === "partitions" && html`<${ListTable} path=${path`topics/${topic}/partitions`} label="Partitions" rowKey=${(row) => row.partition} columns=${partitionColumns(topic, (partition) => openDialog(MovePartitions, { ...about, partition }))} />`}
     ${tab === "settings" && html`<${Configs} path=${path`topics/${topic}/configs`} what=${topic} />`}
     ${tab === "groups" && list("groups", { label: "Groups", columns: [groupColumn, stateColumn, ...lag], rowKey: (row) => row.group, sort: "group", empty: html`<${Empty} title="No group reads this topic" icon="groups">Groups appear here when they have committed an offset.<//>` })}
-    ${tab === "producers" && list("producers", { label: "Producers", columns: producerColumns, rowKey: (row) => `${row.producer_id} ${row.partition}`, sort: "partition", empty: html`<${Empty} title="No idempotent producers" icon="send">Only idempotent and transactional producers have an id; others are not listed.<//>` })}
+    ${tab === "producers" && list("producers", { label: "Producers", columns: producerColumns, rowKey: (row) => `${row.producer_id} ${row.partition}`, sort: "partition", empty: html`<${Empty} title="No idempotent producers" icon="send">Only idempotent producers have an id; others are not listed.<//>` })}
     ${tab === "charts" && charts({ topic })}
   <//>`;
 }

@@ -48,20 +48,14 @@ function TryIt({ path, parameters, cluster }) {
   const url = path.replace(/\{(\w+)\}/g, (whole, name) => (values[name] ? encodeURIComponent(values[name]) : whole)) + (query.size ? `?${query}` : "");
   const send = async (event) => {
     event.preventDefault();
-    const began = performance.now();
-    const done = (status, isGood, text) => setResult({ status, isGood, text, ms: Math.round(performance.now() - began) });
-    try {
-      const response = await fetch(url);
-      const text = await response.text();
-      done(`${response.status} ${response.statusText}`, response.ok, (prettyJson(text) ?? text).slice(0, SHOWN_CHARS_MAX));
-    } catch (error) {
-      done("No response", false, error.message);
-    }
+    const response = await fetch(url).catch((error) => ({ statusText: error.message }));
+    const text = (await response.text?.()) ?? "";
+    setResult({ status: `${response.status ?? "No response:"} ${response.statusText}`, isGood: response.ok, text: (prettyJson(text) ?? text).slice(0, SHOWN_CHARS_MAX) });
   };
   return html`<form class="stack" onSubmit=${send}>
     ${parameters.length > 0 && html`<div class="form-grid">${parameters.map(({ name, required }) => html`<${TextField} key=${name} label=${name} value=${values[name] ?? ""} required=${required} onInput=${(value) => setValues({ ...values, [name]: value })} />`)}</div>`}
     <${Code} label="Command" wrap text=${`curl '${location.origin}${url}'`} />
-    <div class="row"><button type="submit">Try it</button><span role="status">${result && html`<${Badge} kind=${result.isGood ? "good" : "bad"}>${result.status}<//> <span class="muted">${result.ms} ms</span>`}</span></div>
+    <div class="row"><button type="submit">Try it</button><span role="status">${result && html`<${Badge} kind=${result.isGood ? "good" : "bad"}>${result.status}<//>`}</span></div>
     ${result && html`<${Code} json label="Response" text=${result.text} />`}
   </form>`;
 }
@@ -120,18 +114,17 @@ function Body({ description, cluster }) {
     ${section("schemas", Object.entries(all).map(([name, schema]) => html`<${Entry} key=${name} id=${name} title=${html`<code>${name}</code>`} isOpen=${hash === name}><${Schema} label=${name} schema=${schema} /><//>`))}`;
 }
 
-async function read(path) {
-  const response = await fetch(path);
-  if (!response.ok) throw new Error(`${path} responded ${response.status}.`);
-  return response.json();
-}
-
 function Docs() {
   const [state, setState] = useState({});
-  const load = () => Promise.all([read("/api/v1/openapi.json"), read("/api/v1/session")]).then(
-    ([description, session]) => setState({ description, cluster: session.clusters[0] }),
-    (error) => setState({ error: { status: 1, message: "The description could not be read.", remedy: error.message } }),
-  );
+  const load = async () => {
+    try {
+      const [description, session] = await Promise.all(["openapi.json", "session"].map(async (name) => (await fetch(`/api/v1/${name}`)).json()));
+      if (!description.paths) throw new Error(description.error?.message);
+      setState({ description, cluster: session.clusters[0] });
+    } catch (error) {
+      setState({ error: { status: 1, message: "The description could not be read.", remedy: error.message } });
+    }
+  };
   useEffect(() => void load(), []);
   return html`<main class="docs page">
     <header class="page-head"><div class="page-title"><h1>REST API</h1><span class="page-note">riverrun ${state.description?.info?.version}</span></div>

@@ -3,6 +3,7 @@
 //   bytes(1536) "1.5 KiB"    rate(1536) "1.5 KiB/s"    count(12345) "12,345"    short(12345) "12.3k"
 //   duration(95) "1 min 35 s"    ago(ms) "3 min ago"    time(ms) "2026-05-01 10:30:15.250"
 //   localTime(ms), parseLocalTime(text)    the value of a datetime-local field, and back (null: none)
+//   words({ a: [1, 2] })     "a 1, 2": any JSON value as text
 //   unit("bytes/s")          the formatter of a chart's unit
 
 const NONE = "–";
@@ -73,6 +74,13 @@ export function ago(ms, now = Date.now()) {
   const seconds = (now - ms) / 1000;
   if (seconds < 0) return "now";
   return seconds < 1 ? "now" : `${duration(Math.floor(seconds)).split(" ").slice(0, 2).join(" ")} ago`;
+}
+
+export function words(value) {
+  if (absent(value) || value === "") return NONE;
+  if (Array.isArray(value)) return value.map(words).join(typeof value[0] === "object" ? "; " : ", ");
+  if (typeof value === "object") return Object.entries(value).map(([name, each]) => `${name} ${words(each)}`).join(", ");
+  return typeof value === "number" ? numbers.format(value) : String(value);
 }
 
 export function plural(amount, singular, several = `${singular}s`) {

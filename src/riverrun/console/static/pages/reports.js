@@ -2,6 +2,7 @@
 
 import { path } from "../lib/api.js";
 import { Badge, Code, column, Empty, Facts, fixed, Loaded, moment, number, Page, Panel, Segmented, Table, WholeList } from "../lib/components.js";
+import { words } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link, useQuery } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
@@ -33,20 +34,19 @@ function List() {
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 const isTable = (value) => Array.isArray(value) && value.length > 0 && value.every(isObject);
 const named = (name) => name.replaceAll("_", " ");
-const shown = (value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : typeof value === "number" ? value.toLocaleString("en") : String(value));
 const json = (label, value) => html`<${Panel} key=${label} title=${label}><${Code} json label=${label} text=${JSON.stringify(value, null, 2)} /><//>`;
 
 function ObjectTable({ label, all }) {
   const rows = all.slice(0, ROWS_MAX).map((row, at) => ({ ...row, at }));
   const names = [...new Set(all.slice(0, ROWS_MAX).flatMap(Object.keys))];
-  const shapes = names.map((name) => column(name, named(name), (row) => shown(row[name]), { class: "wrap" }));
+  const shapes = names.map((name) => column(name, named(name), (row) => words(row[name]), { class: "wrap" }));
   return html`<${Panel} title=${label} note=${all.length > ROWS_MAX && `the first ${ROWS_MAX} of ${all.length}`} flush=${true}><${Table} label=${label} rows=${rows} rowKey=${({ at }) => at} columns=${shapes} /><//>`;
 }
 
 // Plain values become facts, lists of objects tables, and objects sections of their own.
 function Content({ title, value, depth = 0 }) {
   const entries = Object.entries(value);
-  const facts = entries.filter(([, each]) => !isTable(each) && !isObject(each)).map(([name, each]) => [named(name), shown(each)]);
+  const facts = entries.filter(([, each]) => !isTable(each) && !isObject(each)).map(([name, each]) => [named(name), words(each)]);
   return html`${facts.length > 0 && html`<${Panel} title=${title}><${Facts} items=${facts} /><//>`}
     ${entries.map(([name, each]) => isTable(each) && html`<${ObjectTable} key=${name} label=${named(name)} all=${each} />`)}
     ${entries.map(([name, each]) => isObject(each) && (depth < DEPTH_MAX ? html`<${Content} key=${name} title=${named(name)} value=${each} depth=${depth + 1} />` : json(named(name), each)))}`;

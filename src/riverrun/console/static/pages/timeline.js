@@ -2,7 +2,7 @@
 // between two moments.
 
 import { Badge, column, Empty, fixed, Icon, Loaded, Page, Panel, SearchField, Table, TextField } from "../lib/components.js";
-import { ago, clock, count, day, localTime, parseLocalTime, plural, time } from "../lib/format.js";
+import { ago, clock, count, day, localTime, parseLocalTime, plural, time, words } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link, route, setQuery, useQuery } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
@@ -19,12 +19,6 @@ const COLOURS = { election: "accent", quorum: "accent", isr: "care", broker: "ca
 const PAGES = { acl: "acls", user: "users", quota: "quotas", quorum: "quorum", feature: "quorum", move: "moves" };
 
 const kindBadge = ({ kind }) => html`<${Badge} kind=${COLOURS[kind]}>${kind}<//>`;
-
-function shown(value) {
-  if (value === null || value === undefined || value === "") return "–";
-  if (Array.isArray(value)) return value.map(shown).join(typeof value[0] === "object" ? "; " : ", ");
-  return typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name} ${shown(each)}`).join(", ") : String(value);
-}
 
 // The page about the subject of an event or change, or null.
 function target({ kind, subject, details }) {
@@ -56,7 +50,7 @@ function Event({ event, comparing }) {
     ${kindBadge(event)}
     <div><p>${event.text}</p><span class="subject">${subjectLink(event)}</span>
       <details><summary>Details</summary><dl class="pairs">
-        ${[["offset", offset], ...Object.entries(details).map(([name, value]) => [name, html`<code>${shown(value)}</code>`])].map(([name, value]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${value}</dd></div>`)}
+        ${[["offset", offset], ...Object.entries(details).map(([name, value]) => [name, html`<code>${words(value)}</code>`])].map(([name, value]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${value}</dd></div>`)}
       </dl></details></div>
     ${comparing && html`<span class="row nowrap">${pick("from", "From")}${pick("to", "To")}</span>`}
   </li>`;
@@ -76,12 +70,12 @@ function Moment({ name, label }) {
 }
 
 // The fields of an object that another one does not have in the same form.
-const difference = (own, other) => own && Object.fromEntries(Object.entries(own).filter(([name, value]) => !other || shown(value) !== shown(other[name])));
+const difference = (own, other) => own && Object.fromEntries(Object.entries(own).filter(([name, value]) => !other || words(value) !== words(other[name])));
 
 const changes = [
   column("kind", "Kind", kindBadge),
   column("subject", "Subject", subjectLink, { class: "wrap" }),
-  ...[["before", "Before", "after"], ["after", "After", "before"]].map(([key, title, other]) => fixed(key, title, (row) => html`<code>${shown(difference(row[key], row[other]))}</code>`, { class: "wrap" })),
+  ...[["before", "Before", "after"], ["after", "After", "before"]].map(([key, title, other]) => fixed(key, title, (row) => html`<code>${words(difference(row[key], row[other]))}</code>`, { class: "wrap" })),
 ];
 
 function Difference({ from, to }) {

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from riverrun.ports.metrics import Metrics
-from riverrun.server.network.console_relay import ConsoleProcess, ConsoleRelay, start_data
+from riverrun.server.network.console_relay import (
+    RELAYS_MAX,
+    ConsoleProcess,
+    ConsoleRelay,
+    start_data,
+)
 from riverrun.server.network.http import HttpServer, is_of_console
 from riverrun.server.settings import NodeSettings
 from tests.processes import Riverrun, serve, until
@@ -273,3 +280,109 @@ def test_a_listener_that_requires_certificates_has_no_console(
     }
     (found,) = json.loads(start_data(NodeSettings.from_texts(texts)))["clusters"]
     assert ("requires client certificates" in found.get("refusal", "")) is is_refused
+
+
+# Back pressure and limits of the relay
+
+
+class StreamingConsole(ConsoleProcess):
+    """In place of the process: a server that writes without an end, and counts the bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(b"")
+        self.path = str(folder / "socket")
+        self.written = 0
+        self.connections = asyncio.Semaphore(0)
+        """Released for each connection."""
+        self.ended = asyncio.Event()
+        self._server: asyncio.Server | None = None
+
+    async def socket_path(self) -> str:
+        if self._server is None:
+            self._server = await asyncio.start_unix_server(self._respond, self.path)
+        return self.path
+
+    async def _respond(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.release()
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < STREAMED_BYTES:
+                writer.write(bytes(PART_BYTES))
+                sent += PART_BYTES
+                self.written += PART_BYTES
+                await writer.drain()
+        writer.close()
+        self.ended.set()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+PART_BYTES = 64 * 1024
+STREAMED_BYTES = 64 * 1024 * 1024
+BUFFERED_BYTES_MAX = 16 * 1024 * 1024
+"""What the kernel's buffers, the relay and the streams hold together at most."""
+
+
+def with_streaming(folder: Path, scenario: Callable[[HttpServer, StreamingConsole], Any]) -> None:
+    async def run() -> None:
+        console = StreamingConsole(folder)
+        server = HttpServer(Metrics(), dict, no_metrics, ConsoleRelay(console))
+        await server.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                await scenario(server, console)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_slow_reader_holds_the_console_back(tmp_path: Path) -> None:
+    async def scenario(server: HttpServer, console: StreamingConsole) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=PART_BYTES)
+        writer.write(b"GET /ui/ HTTP/1.1\r\n\r\n")
+        before = -1
+        while console.written != before or not before:
+            before = console.written
+            await asyncio.sleep(0.3)
+        assert before < BUFFERED_BYTES_MAX
+        received = 0
+        while part := await reader.read(PART_BYTES):
+            received += len(part)
+        assert received == STREAMED_BYTES
+        writer.close()
+
+    with_streaming(tmp_path, scenario)
+
+
+def test_a_reader_that_leaves_ends_the_stream(tmp_path: Path) -> None:
+    async def scenario(server: HttpServer, console: StreamingConsole) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /ui/ HTTP/1.1\r\n\r\n")
+        await reader.readexactly(PART_BYTES)
+        writer.transport.abort()
+        await console.ended.wait()
+        assert console.written < STREAMED_BYTES
+
+    with_streaming(tmp_path, scenario)
+
+
+def test_further_connections_are_refused_and_metrics_still_work(tmp_path: Path) -> None:
+    async def scenario(server: HttpServer, console: StreamingConsole) -> None:
+        held = []
+        for _ in range(RELAYS_MAX):
+            pair = await asyncio.open_connection("127.0.0.1", server.port)
+            pair[1].write(b"GET /ui/ HTTP/1.1\r\n\r\n")
+            held.append(pair)
+        for _ in range(RELAYS_MAX):
+            await console.connections.acquire()
+        refused = await ask(server, b"GET /ui/ HTTP/1.1\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"more than 100 connections" in refused
+        assert (await ask(server, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        for _, writer in held:
+            writer.transport.abort()
+
+    with_streaming(tmp_path, scenario)

@@ -45,6 +45,8 @@ PREFERENCE: Final = (
     SaslMechanism.OAUTHBEARER,
 )
 METADATA_SECONDS: Final = 2.0
+METADATA_FACTOR: Final = 10.0
+"""Metadata that takes long to read, because there are many partitions, is kept so much longer."""
 RESULTS_MAX: Final = 64
 
 Result = TypeVar("Result")
@@ -206,15 +208,19 @@ class ConnectedCluster:
         self.entry = entry
         self.pool = entry.open_pool(login)
         self.results = SharedResults()
+        self._metadata_seconds = METADATA_SECONDS
 
     async def metadata(self) -> MetadataResponse:
-        """All topics and nodes, at most two seconds old. Do not change it: requests share it."""
-        return await self.results.get(
-            "metadata", METADATA_SECONDS, lambda: self.pool.try_again(self._all_topics)
-        )
+        """All topics and nodes, a few seconds old. Do not change it: requests share it."""
+        return await self.results.get("metadata", self._metadata_seconds, self._read_metadata)
 
-    async def _all_topics(self) -> MetadataResponse:
-        return await self.pool.metadata(None)
+    async def _read_metadata(self) -> MetadataResponse:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        found = await self.pool.try_again(lambda: self.pool.metadata(None))
+        taken = loop.time() - began_at
+        self._metadata_seconds = max(METADATA_SECONDS, METADATA_FACTOR * taken)
+        return found
 
     async def close(self) -> None:
         self.results.close()

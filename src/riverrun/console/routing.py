@@ -170,7 +170,7 @@ class ClusterRequest:
         return self._access
 
     async def metadata(self) -> MetadataResponse:
-        """All topics and nodes, at most two seconds old. Do not change it: requests share it."""
+        """All topics and nodes, a few seconds old. Do not change it: requests share it."""
         return await self.connected.metadata()
 
     def at(self, cluster: str) -> ClusterRequest:

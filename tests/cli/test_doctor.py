@@ -21,7 +21,7 @@ from riverrun.cli.doctor.certificates import (
     read_certificate,
 )
 from riverrun.cli.doctor.cluster_checks import cluster_findings
-from riverrun.cli.doctor.cluster_facts import ClusterFacts, CheckedNode, NodeMetrics, parse_metrics
+from riverrun.cli.doctor.cluster_facts import CheckedNode, ClusterFacts, NodeMetrics, parse_metrics
 from riverrun.cli.doctor.disks import DiskFacts, disk_findings, file_system_of, read_disk
 from riverrun.cli.doctor.findings import Finding, Severity, findings_table, verdict
 from riverrun.cli.doctor.machine import MachineFacts, machine_findings, read_machine

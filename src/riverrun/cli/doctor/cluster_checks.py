@@ -7,7 +7,7 @@ from typing import Final
 
 from riverrun.admin.tables import counted
 from riverrun.cli.doctor.certificates import expiry_finding
-from riverrun.cli.doctor.cluster_facts import ClusterFacts, CheckedNode
+from riverrun.cli.doctor.cluster_facts import CheckedNode, ClusterFacts
 from riverrun.cli.doctor.findings import Finding, bad, care, good, note, or_good
 from riverrun.cli.doctor.settings_check import (
     NAMES,

@@ -265,6 +265,12 @@ def test_all_addresses_of_pages_serve_the_same_page() -> None:
     assert "/VERSION/" not in page.text
 
 
+def test_the_description_of_the_api_has_a_page() -> None:
+    page = ask("GET", "/api/v1/docs")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    assert "/VERSION/" not in page.text
+
+
 def test_files_are_cached_under_their_version() -> None:
     address = ask("GET", "/ui/").text.partition('src="')[2].partition('"')[0]
     script = ask("GET", address)

@@ -18,7 +18,7 @@ from riverrun.console.messages.positions import ranges_from
 from riverrun.console.messages.reading import ScanLimits, TopicScan
 from riverrun.console.messages.streams import NEWER, FoundRecord
 from riverrun.console.problems import ApiProblem, as_problem, problem
-from riverrun.console.record_writer import OutgoingRecord, RecordWriter, WrittenRecord
+from riverrun.console.record_writer import OutgoingRecord, RestRecordWriter, WrittenRecord
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.ports.clock import SystemClock
 from riverrun.records.record import Headers, NewRecord
@@ -245,7 +245,7 @@ async def written(
     records: Sequence[OutgoingRecord],
 ) -> list[MessagePlace]:
     """Write records. Raises ``ApiProblem`` that tells how many were written before a failure."""
-    outcomes = await RecordWriter(request.pool, topic, partitions).write(records)
+    outcomes = await RestRecordWriter(request.pool, topic, partitions).write(records)
     places = [
         MessagePlace(partition=one.partition, offset=one.offset)
         for one in outcomes

@@ -385,12 +385,10 @@ class LogDirectory:
         return os.path.join(self.path, str(partition))
 
     def is_missing(self, partition: TopicPartition) -> bool:
-        """Whether the checkpoints contain a partition whose directory was not found.
-
-        To be called after ``find`` and before ``create``.
-        """
-        known = any(offsets.get(partition, 0) > 0 for offsets in self._checkpointed)
-        return known and partition not in self._unloaded
+        """Whether the checkpoints contain a partition whose directory was not found. To be called
+        after ``find`` and before ``create``."""
+        is_known = any(offsets.get(partition, 0) > 0 for offsets in self._checkpointed)
+        return is_known and partition not in self._unloaded
 
     def forget_missing(self, is_ours: Callable[[TopicPartition], bool]) -> None:
         """Forget checkpointed partitions without a log that are not ours. Their replicas moved away

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 TOPICS = ("orders", "payments", "orders-dlq")
 PARTITIONS = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -83,9 +82,7 @@ class ConsoleSettings(Struct, frozen=True, kw_only=True):
 def declared_endpoints() -> Iterator[ApiEndpoint]:
     """The endpoints of all modules."""
     for name in API_MODULES:
-        path = f"riverrun.console.api.{name}"
-        if importlib.util.find_spec(path) is not None:
-            yield from importlib.import_module(path).ENDPOINTS
+        yield from importlib.import_module(f"riverrun.console.api.{name}").ENDPOINTS
 
 
 class Console:

@@ -55,6 +55,28 @@ async def ask_one(
     raise problem("cluster_unreachable", "The node does not respond.", "Try again.")
 
 
+async def ask_beside(
+    request: ClusterRequest, subject: str, query: Mapping[str, Any], kind: type[Kind]
+) -> Kind:
+    """The answer of any node, over a connection of its own: it may take seconds, and requests of a
+    connection wait for each other."""
+    await check_riverrun(request)
+    pool = request.pool
+    nodes = pool.cluster.nodes
+    address = nodes.get(pool.cluster.controller_id) or next(iter(nodes.values()))
+    connection = await pool.connect(address)
+    message = DescribeNodeRequest(subject=subject, query=msgspec.json.encode(query).decode())
+    try:
+        answer: DescribeNodeResponse = await connection.request(
+            ApiKey.DESCRIBE_NODE, message, version=0
+        )
+    finally:
+        connection.close()
+    if answer.error_code is not ErrorCode.NONE:
+        raise KafkaError(answer.error_code, answer.error_message)
+    return msgspec.json.decode(answer.content, type=kind)
+
+
 async def ask_nodes(
     pool: ConnectionPool,
     nodes: Iterable[int],

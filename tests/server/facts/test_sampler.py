@@ -48,7 +48,7 @@ class Sampled:
             traffic=self.traffic.all_topics,
             fetches=self.traffic.fetch_seconds,
             connections=lambda: 7,
-            partitions=lambda: partitions or [],
+            partitions=lambda: [dict(enumerate(partitions or []))],
             delays=delays,
             space=space,
         )

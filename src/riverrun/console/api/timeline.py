@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from riverrun.console.node_queries import ask_one
+from riverrun.console.node_queries import ask_beside, ask_one
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ClusterRequest
 
@@ -102,7 +102,7 @@ async def get_timeline(request: ClusterRequest) -> TimelineItems:
 async def compare_moments(request: ClusterRequest) -> TimelineDifference:
     query: MomentsQuery = request.query
     asked = {"from": query.from_, "to": query.to}
-    return await ask_one(request, None, "diff", asked, TimelineDifference)
+    return await ask_beside(request, "diff", asked, TimelineDifference)
 
 
 ENDPOINTS: Final = (

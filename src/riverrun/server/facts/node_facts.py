@@ -70,7 +70,7 @@ class NodeFacts:
             traffic=services.topics_traffic.all_topics,
             fetches=services.topics_traffic.fetch_seconds,
             connections=lambda: self.connections.count,
-            partitions=lambda: services.replicas,
+            partitions=services.replicas.by_name.values,
             delays=delays,
             space=self.space,
         )

@@ -41,11 +41,12 @@ class HistorySources:
         traffic: Callable[[], Iterable[tuple[str, TopicTraffic]]],
         fetches: Histogram,
         connections: Callable[[], int],
-        partitions: Callable[[], Iterable[Partition]],
+        partitions: Callable[[], Iterable[Mapping[int, Partition]]],
         delays: Callable[[], Awaitable[Mapping[str, GroupDelay]]],
         space: Callable[[], Awaitable[DiskSpace | None]],
     ) -> None:
-        """``delays`` measures the lag of groups. ``space`` is None while the disk is offline."""
+        """``partitions`` are those of each topic. ``delays`` measures the lag of groups. ``space``
+        is None while the disk is offline."""
         self.metrics = metrics
         self.traffic = traffic
         self.fetches = fetches
@@ -130,11 +131,12 @@ class HistorySampler:
 
     async def _count_under_replicated(self) -> int:
         yielder, count = Yielder(self._clock), 0
-        # A copy, because partitions come and go while this yields to the event loop.
-        for partition in list(self._sources.partitions()):
-            if partition.is_leader and len(partition.isr) < partition.image.replication_factor:
-                count += 1
-            await yielder.step()
+        # Copies, because partitions come and go while this yields to the event loop.
+        for held in list(self._sources.partitions()):
+            for partition in list(held.values()):
+                if partition.is_leader and len(partition.isr) < partition.image.replication_factor:
+                    count += 1
+                await yielder.step()
         return count
 
 

@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from msgspec.structs import replace
 
 from riverrun.admin.reports import PublishedReport, publish_report, report_name
 from riverrun.admin.state_records import StateRecord, StateWriter, read_states
+from riverrun.chaos.publishing import publish as publish_results
+from riverrun.chaos.runner import ScenarioResult, ScenarioVerdict
+from riverrun.chaos.scenarios.catalog import ALL as SCENARIOS
 from riverrun.cli.support.client_config import ClusterAddress, command_properties
+from riverrun.cli.support.options import UNREACHABLE
 from riverrun.client.pool import ConnectionPool
 from riverrun.console.api.pipelines import SILENT_MS_MAX, read_pipeline
 from riverrun.model.names import PIPELINES_TOPIC, REPORTS_TOPIC
+from riverrun.pipeline.audit.replicas import AuditResult, CopyDifference
 from riverrun.pipeline.declaration.parser import read_pipeline as read_file
 from riverrun.pipeline.run.publishing import PipelineCommands, StatusPublisher
 from riverrun.pipeline.run.status import PipelineStatus, QueryStatus, status_of_this_process
@@ -261,3 +267,45 @@ def test_newest_record_of_each_key_is_read(node: Riverrun) -> None:
         }
 
     asyncio.run(run())
+
+
+def test_chaos_run_publishes_its_verdict(node: Riverrun, rest: Caller) -> None:
+    held = ScenarioResult(scenario=SCENARIOS[0], seed=1, seconds=2.5)
+    broken = ScenarioResult(scenario=SCENARIOS[1], seed=2)
+    broken.add_problem(ScenarioVerdict.BROKEN, "a record was lost")
+    publish_results(node.bootstrap, [held, broken], "riverrun", 60.0)
+
+    def reports() -> list[dict[str, Any]]:
+        return [one for one in rest.get("reports")["items"] if "scenarios" in one["title"]]
+
+    (item,) = until(reports, seconds=30, what="the report is listed")
+    assert item["verdict"] == "broken"
+    assert item["summary"] == "2 runs in 1.0 minutes: 1 holds, 1 broken"
+    content = rest.get(f"reports/{item['name']}")["content"]
+    assert [run["verdict"] for run in content["runs"]] == ["holds", "broken"]
+    assert content["runs"][1]["problems"] == ["a record was lost"]
+
+
+def test_report_that_cannot_be_published_is_an_error_of_the_command() -> None:
+    held = ScenarioResult(scenario=SCENARIOS[0], seed=1)
+    with pytest.raises(typer.Exit) as ended:
+        publish_results("127.0.0.1:1", [held], "riverrun", 1.0)
+    assert ended.value.exit_code == UNREACHABLE
+    broken = ScenarioResult(scenario=SCENARIOS[0], seed=1)
+    broken.add_problem(ScenarioVerdict.BROKEN, "lost")
+    publish_results("127.0.0.1:1", [broken], "riverrun", 1.0)  # its own exit code counts
+
+
+def test_audit_has_a_verdict() -> None:
+    def verdict(unread: int, *differences: bool) -> str:
+        found = [
+            CopyDifference(topic="t", partition=0, offset=0, text="", is_unread=is_unread)
+            for is_unread in differences
+        ]
+        return AuditResult(
+            copies=3, partitions=1, compared=5, unread=unread, differences=found
+        ).verdict
+
+    assert verdict(0) == "equal"
+    assert verdict(1, True) == "unread"
+    assert verdict(1, True, False) == "differ"

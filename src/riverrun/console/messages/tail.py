@@ -68,8 +68,7 @@ def evenly(records: Sequence[FoundRecord], count: int) -> list[FoundRecord]:
     """So many of the records, evenly spread; the newest one is among them."""
     if count >= len(records):
         return list(records)
-    step = len(records) / count if count else 0
-    return [records[int((place + 1) * step) - 1] for place in range(count)]
+    return [records[(place + 1) * len(records) // count - 1] for place in range(count)]
 
 
 class TopicTail:

@@ -48,7 +48,7 @@ from riverrun.coordinator.schema.consumer_group_target_assignment_metadata_key i
 from riverrun.coordinator.schema.consumer_group_target_assignment_metadata_value import (
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from riverrun.wire.stored import read_key, read_value, write_key, write_value
+from riverrun.wire.stored import UnknownRecord, read_key, read_value, write_key, write_value
 
 EPOCH_KEY: Final = 3
 MEMBER_KEY: Final = 5
@@ -389,7 +389,8 @@ def _read_held(topics: Iterable[current.TopicPartitions], epoch: int) -> dict[To
     """Versions before 4.3 stored no epochs; the member's own epoch is the latest possible."""
     held: dict[TopicSlot, int] = {}
     for topic in topics:
-        assert topic.topic_id is not None, "an assigned topic has no id"
+        if topic.topic_id is None:
+            raise UnknownRecord("an assigned topic has no id")
         epochs = topic.assignment_epochs
         if epochs is None or len(epochs) != len(topic.partitions):
             epochs = (epoch,) * len(topic.partitions)

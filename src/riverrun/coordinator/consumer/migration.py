@@ -175,7 +175,8 @@ def downgrade(turn: Turn, group: ConsumerGroup) -> ClassicGroup:
     classic = ClassicGroup(group.group_id, turn.now_ms)
     classic.state = GroupState.STABLE
     classic.protocol_type = CONSUMER
-    classic.generation = group.epoch
+    # The epoch of members that have reached the target, so that they revoke instead of being fenced.
+    classic.generation = group.target_epoch
     for member in group.members.values():
         support = member.details.classic
         assert support is not None, f"{member.member_id} does not use the classic protocol"

@@ -29,9 +29,7 @@ FENCED = (
 class ConsumerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.driver = ConsumerDriver(
-            FakeCluster(orders=5, users=3), group_consumer_assignment_interval_ms="1000"
-        )
+        self.driver = ConsumerDriver(FakeCluster(orders=5, users=3))
         self.clients: dict[str, Client] = {}
         self.pending: dict[str, Waiter] = {}
 
@@ -40,13 +38,22 @@ class ConsumerMachine(RuleBasedStateMachine):
         if name not in self.clients:
             self.clients[name] = self.driver.client(name, *topics)
             self._send(self.clients[name], epoch=0)
+            self._receive(name)
 
-    @rule(name=st.sampled_from(NAMES), is_slow=st.booleans())
-    def beat(self, name: str, is_slow: bool) -> None:
+    @rule(is_slow=st.booleans())
+    def all_beat(self, is_slow: bool) -> None:
+        for name in list(self.clients):
+            self.beat(name, is_slow, is_late=False)
+
+    @rule(name=st.sampled_from(NAMES), is_slow=st.booleans(), is_late=st.booleans())
+    def beat(self, name: str, is_slow: bool, is_late: bool) -> None:
+        """A slow client keeps revoked partitions; a late one gets its response later."""
         client = self.clients.get(name)
         if client is not None and name not in self.pending:
             client.is_slow = is_slow
             self._send(client)
+            if not is_late:
+                self._receive(name)
 
     @rule(name=st.sampled_from(NAMES))
     def revoke(self, name: str) -> None:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from riverrun.coordinator.consumer.catalog import ClusterView
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.log import InTransaction, TransactionEnd
 from riverrun.coordinator.records import CoordinatorRecord, decode, encode
@@ -69,7 +69,7 @@ def settings(**texts: str) -> GroupSettings:
 
 
 class ShardDriver:
-    def __init__(self, view: ClusterView | None = None, **texts: str) -> None:
+    def __init__(self, view: GroupCatalog | None = None, **texts: str) -> None:
         self.settings = settings(**texts)
         self.randomness = CountedRandomness()
         self.view = view
@@ -395,7 +395,7 @@ def rebuilt(
     chosen: GroupSettings,
     randomness: CountedRandomness,
     log: list[CoordinatorRecord],
-    view: ClusterView | None = None,
+    view: GroupCatalog | None = None,
 ) -> GroupShard:
     """A shard with the log replayed."""
     shard = GroupShard(chosen, randomness, view)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from riverrun.coordinator.consumer.heartbeat import check_heartbeat
 from riverrun.coordinator.consumer.records import ConsumerEpochRecord
-from riverrun.coordinator.description import consumer_error, described_error
+from riverrun.coordinator.groups.description import consumer_error, described_error
+from riverrun.coordinator.groups.offset_requests import NO_MEMBER
 from riverrun.coordinator.hashing import partition_of
 from riverrun.coordinator.led_shards import LedShards
 from riverrun.coordinator.log import CoordinatorLog
 from riverrun.coordinator.metrics import ConsumerMetrics, ShardMetrics, declare_group_gauges
-from riverrun.coordinator.offset_requests import NO_MEMBER
 from riverrun.coordinator.offsets import CommittedPartition
 from riverrun.coordinator.records import TEXT_BYTES_MAX, decode, encode
 from riverrun.coordinator.settings import GroupSettings
@@ -42,7 +42,7 @@ from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 from riverrun.wire.messages.txn_offset_commit_response import TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.consumer.catalog import ClusterView
+    from riverrun.coordinator.consumer.catalog import GroupCatalog
     from riverrun.coordinator.consumer.regexes import Visible
     from riverrun.coordinator.log import ProducerTransaction
     from riverrun.coordinator.turn import Caller, Turn
@@ -80,7 +80,7 @@ class GroupCoordinators:
         metrics: Metrics,
         partitions: Callable[[], int],
         failed: Callable[[BaseException], None],
-        view: ClusterView | None = None,
+        view: GroupCatalog | None = None,
     ) -> None:
         """``partitions`` returns the partition count that the topic has or will get. ``failed``
         gets exceptions that can only be our bug; the node must stop then. ``view`` shows the

@@ -38,7 +38,7 @@ from riverrun.wire.messages.txn_offset_commit_response import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.offset_expiry import OffsetExpiry
+    from riverrun.coordinator.groups.offset_expiry import OffsetExpiry
     from riverrun.coordinator.turn import Turn
     from riverrun.wire.messages.offset_commit_request import (
         OffsetCommitRequest,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from riverrun.coordinator.consumer.catalog import ClusterView, NoCluster
+from riverrun.coordinator.consumer.catalog import EmptyCatalog, GroupCatalog
 from riverrun.coordinator.consumer.groups import ConsumerGroups
 from riverrun.coordinator.consumer.heartbeat import leave_consumer, stay
 from riverrun.coordinator.consumer.migration import (
@@ -25,16 +25,18 @@ from riverrun.coordinator.consumer.migration import (
 )
 from riverrun.coordinator.consumer.records import ConsumerRecord
 from riverrun.coordinator.consumer.regexes import Visible, compile_regex
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.deadlines import Deadlines
-from riverrun.coordinator.description import (
+from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.groups.description import (
     consumer_error,
     described_classic,
     described_consumer,
     described_missing,
     listed,
 )
-from riverrun.coordinator.group import ClassicGroup, GroupState
+from riverrun.coordinator.groups.offset_expiry import OffsetExpiry
+from riverrun.coordinator.groups.offset_requests import NO_MEMBER, OffsetRequests
 from riverrun.coordinator.join import check_request, join
 from riverrun.coordinator.liveness import (
     all_unknown,
@@ -48,8 +50,6 @@ from riverrun.coordinator.log import (
     ProducerTransaction,
     TransactionEnd,
 )
-from riverrun.coordinator.offset_expiry import OffsetExpiry
-from riverrun.coordinator.offset_requests import NO_MEMBER, OffsetRequests
 from riverrun.coordinator.offsets import Offsets
 from riverrun.coordinator.rebalance import (
     assignment_refused,
@@ -104,10 +104,10 @@ class GroupShard:
     """The groups and committed offsets of one partition."""
 
     def __init__(
-        self, settings: GroupSettings, randomness: Randomness, view: ClusterView | None = None
+        self, settings: GroupSettings, randomness: Randomness, view: GroupCatalog | None = None
     ) -> None:
         self.settings = settings
-        self.view: ClusterView = NoCluster() if view is None else view
+        self.view: GroupCatalog = EmptyCatalog() if view is None else view
         self.stored: dict[str, StoredGroup] = {}
         self.offsets = Offsets()
         self.groups: dict[str, ClassicGroup] = {}
@@ -350,11 +350,11 @@ class GroupShard:
             group = upgrade(turn, classic)
             del self.groups[group_id]
         else:
-            group = self.consumers.groups.get(group_id) or ConsumerGroup(group_id)
+            group = self.consumers.groups.get(group_id) or EpochGroup(group_id)
         turn.reply(waiter, stay(turn, group, caller, request, visible))
         self.consumers.groups[group_id] = group
 
-    def _settle_type(self, turn: Turn, group: ConsumerGroup) -> None:
+    def _settle_type(self, turn: Turn, group: EpochGroup) -> None:
         """Convert a group whose last member of the consumer protocol has left."""
         if can_downgrade(turn, group):
             del self.consumers.groups[group.group_id]

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from riverrun.coordinator.consumer.catalog import ClusterView, NoCluster
+from riverrun.coordinator.consumer.catalog import EmptyCatalog, GroupCatalog
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.records import CoordinatorRecord
 from riverrun.coordinator.settings import GroupSettings
@@ -79,7 +79,7 @@ class Turn(Struct, kw_only=True):
     settings: GroupSettings
     randomness: Randomness
     deadlines: Deadlines[TimerKey]
-    view: ClusterView = field(default_factory=NoCluster)
+    view: GroupCatalog = field(default_factory=EmptyCatalog)
     is_serial: bool = False
     """Write the records in one batch, and reply after all earlier writes."""
     records: list[CoordinatorRecord] = field(default_factory=list)

@@ -9,7 +9,7 @@ from typing import Any
 from riverrun.coordinator.consumer.catalog import CatalogTopic
 from riverrun.coordinator.consumer.heartbeat import check_heartbeat
 from riverrun.coordinator.consumer.records import TopicSlot
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.shard_kind import Waiter
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.consumer_group_heartbeat_request import (
@@ -64,7 +64,7 @@ class ConsumerDriver(ShardDriver):
         self.shard.topics_changed([name])
 
     @property
-    def consumers(self) -> ConsumerGroup:
+    def consumers(self) -> EpochGroup:
         return self.shard.consumers.groups[GROUP]
 
     def client(self, name: str, *topics: str, **options: Any) -> Client:

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.shard_kind import Waiter
 from riverrun.model.errors import ErrorCode
 from tests.coordinator.consumer.members import Client, ConsumerDriver, FakeCluster
@@ -171,7 +171,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert sum(len(client.owned) for client in self.clients.values()) == wanted
 
 
-def _content(group: ConsumerGroup) -> object:
+def _content(group: EpochGroup) -> object:
     return (
         group.at,
         group.target_at,

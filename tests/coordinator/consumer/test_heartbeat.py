@@ -42,7 +42,7 @@ def test_a_partition_moves_only_after_its_owner_gave_it_up() -> None:
     assert first.epoch == 1, "it stays in its epoch until it has revoked"
     second.beat()
     assert second.indexes == []
-    first.owned = {slot: None for slot in list(first.owned)[:3]}
+    first.owned = dict.fromkeys(list(first.owned)[:3])
     first.is_slow = False
     first.beat()
     assert (first.epoch, first.indexes) == (2, [0, 1, 2])

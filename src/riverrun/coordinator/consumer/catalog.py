@@ -14,7 +14,7 @@ class CatalogTopic(NamedTuple):
     partitions: int
 
 
-class ClusterView(Protocol):
+class GroupCatalog(Protocol):
     """A view of the newest published metadata."""
 
     @property
@@ -33,7 +33,7 @@ class ClusterView(Protocol):
         ...
 
 
-class NoCluster:
+class EmptyCatalog:
     """A cluster without topics and settings."""
 
     version = 0
@@ -51,7 +51,7 @@ class NoCluster:
         return {}
 
 
-def metadata_hash(view: ClusterView, names: Iterable[str]) -> int:
+def metadata_hash(view: GroupCatalog, names: Iterable[str]) -> int:
     """A hash of the subscribed topics that exist; 0 if there are none.
 
     It is compared only with its own former value, so it need not equal the one that Kafka would

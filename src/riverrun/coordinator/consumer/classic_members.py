@@ -17,7 +17,7 @@ from riverrun.client.consumer_protocol import (
     read_member_subscription,
     write_assignment,
 )
-from riverrun.coordinator.consumer.catalog import ClusterView
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.emission import (
     restart_member_session,
     timer_key,
@@ -30,7 +30,7 @@ from riverrun.coordinator.consumer.records import (
     TopicSlot,
     by_topic,
 )
-from riverrun.coordinator.consumer.state import ConsumerGroup, ConsumerMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
 from riverrun.coordinator.group import CONSUMER
 from riverrun.coordinator.join import (
     MEMBER_ID_REQUIRED_SINCE,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def join_classic(
-    turn: Turn, group: ConsumerGroup, caller: Caller, request: JoinGroupRequest
+    turn: Turn, group: EpochGroup, caller: Caller, request: JoinGroupRequest
 ) -> JoinGroupResponse:
     """JoinGroup of a member that uses the classic protocol."""
     subscription = _check_join(group, request)
@@ -96,7 +96,7 @@ def join_classic(
     )
 
 
-def _check_join(group: ConsumerGroup, request: JoinGroupRequest) -> MemberSubscription:
+def _check_join(group: EpochGroup, request: JoinGroupRequest) -> MemberSubscription:
     """The subscription, if the member's protocols fit those of the other classic members."""
     names = [protocol.name for protocol in request.protocols]
     others = [one for one in group.classic_members() if one.member_id != request.member_id]
@@ -121,7 +121,7 @@ def _join_error(code: ErrorCode, member_id: str) -> JoinGroupResponse:
     )
 
 
-def slots_of(view: ClusterView, topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicSlot]:
+def slots_of(view: GroupCatalog, topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicSlot]:
     """Partitions by topic id; topics that do not exist are left out."""
     return [
         (topic.id, index)
@@ -132,7 +132,7 @@ def slots_of(view: ClusterView, topics: Iterable[tuple[str, Iterable[int]]]) -> 
     ]
 
 
-def sync_classic(turn: Turn, group: ConsumerGroup, request: SyncGroupRequest) -> SyncGroupResponse:
+def sync_classic(turn: Turn, group: EpochGroup, request: SyncGroupRequest) -> SyncGroupResponse:
     """SyncGroup: the partitions that the member has in this epoch."""
     member = _check_classic(group, request.member_id, request.group_instance_id)
     _check_generation(member, request.generation_id)
@@ -154,7 +154,7 @@ def sync_classic(turn: Turn, group: ConsumerGroup, request: SyncGroupRequest) ->
     )
 
 
-def names_of(view: ClusterView, slots: Iterable[TopicSlot]) -> dict[str, tuple[int, ...]]:
+def names_of(view: GroupCatalog, slots: Iterable[TopicSlot]) -> dict[str, tuple[int, ...]]:
     """Partitions by topic name, without deleted topics."""
     return {
         topic.name: tuple(indexes)
@@ -163,7 +163,7 @@ def names_of(view: ClusterView, slots: Iterable[TopicSlot]) -> dict[str, tuple[i
     }
 
 
-def heartbeat_classic(turn: Turn, group: ConsumerGroup, request: HeartbeatRequest) -> ErrorCode:
+def heartbeat_classic(turn: Turn, group: EpochGroup, request: HeartbeatRequest) -> ErrorCode:
     """Extend the session. REBALANCE_IN_PROGRESS tells the member to rejoin."""
     member = _check_classic(group, request.member_id, request.group_instance_id)
     _check_generation(member, request.generation_id)
@@ -178,7 +178,7 @@ def heartbeat_classic(turn: Turn, group: ConsumerGroup, request: HeartbeatReques
     return ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def check_leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
+def check_leaving(group: EpochGroup, identity: MemberIdentity) -> EpochMember:
     """The member that a LeaveGroup removes. An administrator names only an instance id."""
     if not identity.member_id:
         member = group.static_member(identity.group_instance_id)
@@ -188,7 +188,7 @@ def check_leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMem
     return _check_classic(group, identity.member_id, identity.group_instance_id)
 
 
-def _check_classic(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+def _check_classic(group: EpochGroup, member_id: str, instance_id: str | None) -> EpochMember:
     member = group.check_member(member_id, instance_id)
     if not member.uses_classic_protocol:
         raise KafkaError(
@@ -197,7 +197,7 @@ def _check_classic(group: ConsumerGroup, member_id: str, instance_id: str | None
     return member
 
 
-def _check_generation(member: ConsumerMember, generation: int) -> None:
+def _check_generation(member: EpochMember, generation: int) -> None:
     if generation != member.current.epoch:
         raise KafkaError(
             ErrorCode.ILLEGAL_GENERATION,
@@ -206,20 +206,20 @@ def _check_generation(member: ConsumerMember, generation: int) -> None:
         )
 
 
-def _is_behind(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _is_behind(group: EpochGroup, member: EpochMember) -> bool:
     """A member that gives up partitions has rejoined already."""
     is_revoking = member.current.phase is MemberPhase.UNREVOKED
     return member.current.epoch < group.target_epoch and not is_revoking
 
 
-def _has_free_partition(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _has_free_partition(group: EpochGroup, member: EpochMember) -> bool:
     return any(
         slot not in group.owners and slot not in member.current.assigned
         for slot in group.targets.get(member.member_id, ())
     )
 
 
-def _await_join(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
+def _await_join(turn: Turn, group: EpochGroup, member: EpochMember) -> None:
     key = timer_key(Timer.JOIN, group, member.member_id)
     if turn.deadlines.get(key) is None:
         turn.set_deadline(key, member.details.rebalance_timeout_ms)

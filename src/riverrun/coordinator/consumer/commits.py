@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from riverrun.coordinator.consumer.catalog import ClusterView
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.records import TopicSlot
-from riverrun.coordinator.consumer.state import ConsumerGroup, ConsumerMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
 from riverrun.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ EPOCH_SINCE: Final = 9
 
 
 def check_consumer_commit(
-    group: ConsumerGroup, view: ClusterView, request: OffsetCommitRequest, api_version: int
+    group: EpochGroup, view: GroupCatalog, request: OffsetCommitRequest, api_version: int
 ) -> None:
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and group.is_empty:
@@ -46,7 +46,7 @@ def check_consumer_commit(
 
 
 def check_consumer_transaction(
-    group: ConsumerGroup, view: ClusterView, request: TxnOffsetCommitRequest
+    group: EpochGroup, view: GroupCatalog, request: TxnOffsetCommitRequest
 ) -> None:
     """Check a commit in a transaction. Without a member id it is not checked (KIP-447)."""
     epoch = request.generation_id
@@ -61,7 +61,7 @@ def check_consumer_transaction(
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from None
 
 
-def check_consumer_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+def check_consumer_fetch(group: EpochGroup, member_id: str | None, epoch: int) -> None:
     """Check the member of an OffsetFetch. Without a member it is not checked."""
     if member_id is None and epoch < 0:
         return
@@ -71,7 +71,7 @@ def check_consumer_fetch(group: ConsumerGroup, member_id: str | None, epoch: int
 
 
 def _slots(
-    view: ClusterView,
+    view: GroupCatalog,
     topics: Iterable[OffsetCommitRequestTopic] | Iterable[TxnOffsetCommitRequestTopic],
 ) -> list[TopicSlot | None]:
     return [
@@ -81,7 +81,7 @@ def _slots(
     ]
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, slots: Iterable[TopicSlot | None]) -> None:
+def _check_epoch(member: EpochMember, epoch: int, slots: Iterable[TopicSlot | None]) -> None:
     current = member.current
     if epoch == current.epoch:
         return
@@ -91,7 +91,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, slots: Iterable[TopicSlot |
             raise _stale(member, epoch)
 
 
-def _stale(member: ConsumerMember, epoch: int) -> KafkaError:
+def _stale(member: EpochMember, epoch: int) -> KafkaError:
     is_classic = member.uses_classic_protocol
     code = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
     return KafkaError(

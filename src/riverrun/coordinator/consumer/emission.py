@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from riverrun.coordinator.consumer.assignors import ASSIGNORS, AssignedMember
-from riverrun.coordinator.consumer.catalog import ClusterView, metadata_hash
-from riverrun.coordinator.consumer.reconciliation import Goal, reconcile
+from riverrun.coordinator.consumer.catalog import GroupCatalog, metadata_hash
+from riverrun.coordinator.consumer.reconciliation import MemberGoal, reconcile
 from riverrun.coordinator.consumer.records import (
     ConsumerEpochRecord,
     ConsumerMemberRecord,
@@ -25,32 +25,32 @@ from riverrun.coordinator.consumer.records import (
     TargetRecord,
     TopicSlot,
 )
-from riverrun.coordinator.consumer.state import ConsumerGroup, ConsumerMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
 from riverrun.coordinator.turn import Timer, TimerKey, Turn
 
 MEMBER_TIMERS = (Timer.SESSION, Timer.JOIN, Timer.SYNC, Timer.REBALANCE)
 
 
-def emit(turn: Turn, group: ConsumerGroup, record: ConsumerRecord) -> None:
+def emit(turn: Turn, group: EpochGroup, record: ConsumerRecord) -> None:
     turn.is_serial = True
     turn.records.append(record)
     group.apply(record)
 
 
-def timer_key(timer: Timer, group: ConsumerGroup, member_id: str) -> TimerKey:
+def timer_key(timer: Timer, group: EpochGroup, member_id: str) -> TimerKey:
     return (timer, group.group_id, member_id)
 
 
-def assign_key(group: ConsumerGroup) -> TimerKey:
+def assign_key(group: EpochGroup) -> TimerKey:
     return (Timer.ASSIGN, group.group_id, "")
 
 
-def cancel_timers(turn: Turn, group: ConsumerGroup, member_id: str) -> None:
+def cancel_timers(turn: Turn, group: EpochGroup, member_id: str) -> None:
     for timer in MEMBER_TIMERS:
         turn.cancel_deadline(timer_key(timer, group, member_id))
 
 
-def restart_member_session(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
+def restart_member_session(turn: Turn, group: EpochGroup, member: EpochMember) -> None:
     """Give a member a full session from now on."""
     classic = member.details.classic
     timeout_ms = (
@@ -61,7 +61,7 @@ def restart_member_session(turn: Turn, group: ConsumerGroup, member: ConsumerMem
     turn.set_deadline(timer_key(Timer.SESSION, group, member.member_id), timeout_ms)
 
 
-def bump(turn: Turn, group: ConsumerGroup, *, is_changed: bool) -> None:
+def bump(turn: Turn, group: EpochGroup, *, is_changed: bool) -> None:
     """Raise the group epoch if something changed, or if subscribed topics differ from before."""
     if not is_changed and not group.is_stale:
         return
@@ -73,7 +73,7 @@ def bump(turn: Turn, group: ConsumerGroup, *, is_changed: bool) -> None:
         turn.note("group epoch rises", group.group_id, f"epoch {at.epoch}")
 
 
-def assign(turn: Turn, group: ConsumerGroup) -> None:
+def assign(turn: Turn, group: EpochGroup) -> None:
     """Compute the target assignment of the group epoch, at most once per interval (KIP-1263)."""
     if group.epoch <= group.target_epoch or not group.members:
         return
@@ -96,7 +96,7 @@ def assign(turn: Turn, group: ConsumerGroup) -> None:
 
 
 def _assignor_input(
-    view: ClusterView, group: ConsumerGroup
+    view: GroupCatalog, group: EpochGroup
 ) -> tuple[list[AssignedMember], dict[UUID, int]]:
     known = {name: view.topic(name) for name in group.subscribed_topics()}
     counts = {topic.id: topic.partitions for topic in known.values() if topic is not None}
@@ -118,8 +118,8 @@ def _assignor_input(
 
 def advance(
     turn: Turn,
-    group: ConsumerGroup,
-    member: ConsumerMember,
+    group: EpochGroup,
+    member: EpochMember,
     owned: Iterable[TopicSlot] | None,
     *,
     is_subscription_changed: bool,
@@ -134,7 +134,7 @@ def advance(
         topic = turn.view.topic_by_id(slot[0])
         return topic is not None and topic.name in topics
 
-    goal = Goal(
+    goal = MemberGoal(
         epoch=group.target_epoch,
         target=group.targets.get(member_id, ()),
         owned=None if owned is None else frozenset(owned),
@@ -155,7 +155,7 @@ def advance(
         turn.cancel_deadline(key)
 
 
-def remove_members(turn: Turn, group: ConsumerGroup, member_ids: Iterable[str]) -> None:
+def remove_members(turn: Turn, group: EpochGroup, member_ids: Iterable[str]) -> None:
     """Remove members, and raise the group epoch."""
     group_id = group.group_id
     removed = [member_id for member_id in member_ids if member_id in group.members]
@@ -174,14 +174,14 @@ def remove_members(turn: Turn, group: ConsumerGroup, member_ids: Iterable[str]) 
         turn.cancel_deadline(assign_key(group))
 
 
-def emit_removal(turn: Turn, group: ConsumerGroup, member_id: str) -> None:
+def emit_removal(turn: Turn, group: EpochGroup, member_id: str) -> None:
     emit(turn, group, CurrentRecord(group.group_id, member_id, None))
     if member_id in group.targets:
         emit(turn, group, TargetRecord(group.group_id, member_id, None))
     emit(turn, group, ConsumerMemberRecord(group.group_id, member_id, None))
 
 
-def emit_group_removal(turn: Turn, group: ConsumerGroup) -> None:
+def emit_group_removal(turn: Turn, group: EpochGroup) -> None:
     """Delete all records of a group."""
     turn.cancel_deadline(assign_key(group))
     for member_id in list(group.members):

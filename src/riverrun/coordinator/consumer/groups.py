@@ -30,7 +30,7 @@ from riverrun.coordinator.consumer.records import (
     MemberPhase,
     record_key,
 )
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.turn import Timer
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse, MemberResponse
@@ -49,7 +49,7 @@ class ConsumerGroups:
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[tuple[int, str], ConsumerRecord]] = {}
-        self.groups: dict[str, ConsumerGroup] = {}
+        self.groups: dict[str, EpochGroup] = {}
 
     # The log
 
@@ -66,7 +66,7 @@ class ConsumerGroups:
     def restore(self, turn: Turn, group_id: str) -> None:
         """Build a group from its records, and give its members their full time."""
         records = self.stored[group_id]
-        group = ConsumerGroup.from_records(group_id, (records[key] for key in sorted(records)))
+        group = EpochGroup.from_records(group_id, (records[key] for key in sorted(records)))
         self.groups[group_id] = group
         for member in group.members.values():
             restart_member_session(turn, group, member)
@@ -83,12 +83,12 @@ class ConsumerGroups:
             for member_id in group.members:
                 cancel_timers(turn, group, member_id)
 
-    def remove(self, turn: Turn, group: ConsumerGroup) -> None:
+    def remove(self, turn: Turn, group: EpochGroup) -> None:
         """Delete a group."""
         emit_group_removal(turn, group)
         del self.groups[group.group_id]
 
-    def existing(self, group_id: str) -> ConsumerGroup:
+    def existing(self, group_id: str) -> EpochGroup:
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
@@ -104,7 +104,7 @@ class ConsumerGroups:
             if not group.is_stale:
                 group.is_stale = any(name in changed for name in group.subscribed_topics())
 
-    def expire(self, turn: Turn, timer: Timer, group: ConsumerGroup, member_id: str) -> None:
+    def expire(self, turn: Turn, timer: Timer, group: EpochGroup, member_id: str) -> None:
         """Handle a deadline that has passed."""
         match timer:
             case Timer.ASSIGN:
@@ -128,7 +128,7 @@ class ConsumerGroups:
         self,
         turn: Turn,
         waiter: Waiter,
-        group: ConsumerGroup,
+        group: EpochGroup,
         caller: Caller,
         request: JoinGroupRequest,
     ) -> None:
@@ -136,16 +136,16 @@ class ConsumerGroups:
         turn.reply(waiter, join_classic(turn, group, caller, request))
 
     def sync(
-        self, turn: Turn, waiter: Waiter, group: ConsumerGroup, request: SyncGroupRequest
+        self, turn: Turn, waiter: Waiter, group: EpochGroup, request: SyncGroupRequest
     ) -> None:
         turn.is_serial = True
         turn.reply(waiter, sync_classic(turn, group, request))
 
-    def heartbeat(self, turn: Turn, group: ConsumerGroup, request: HeartbeatRequest) -> ErrorCode:
+    def heartbeat(self, turn: Turn, group: EpochGroup, request: HeartbeatRequest) -> ErrorCode:
         return heartbeat_classic(turn, group, request)
 
     def leave(
-        self, turn: Turn, group: ConsumerGroup, request: LeaveGroupRequest
+        self, turn: Turn, group: EpochGroup, request: LeaveGroupRequest
     ) -> LeaveGroupResponse:
         """Remove members at their own request, or static ones for an administrator."""
         leaving: dict[str, None] = {}

@@ -38,7 +38,7 @@ from riverrun.coordinator.consumer.regexes import (
     is_refresh_due,
     resolved,
 )
-from riverrun.coordinator.consumer.state import ConsumerGroup, ConsumerMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
 from riverrun.coordinator.records import TEXT_BYTES_MAX
 from riverrun.coordinator.turn import Timer
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -104,7 +104,7 @@ def _invalid(message: str) -> KafkaError:
 
 def stay(
     turn: Turn,
-    group: ConsumerGroup,
+    group: EpochGroup,
     caller: Caller,
     request: ConsumerGroupHeartbeatRequest,
     visible: Visible,
@@ -140,13 +140,13 @@ def stay(
 
 
 def _find(
-    turn: Turn, group: ConsumerGroup, member_id: str, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerMember | None:
+    turn: Turn, group: EpochGroup, member_id: str, request: ConsumerGroupHeartbeatRequest
+) -> EpochMember | None:
     """The member of a request, the static member that it replaces, or None for a new one."""
     is_joining = request.member_epoch == JOIN_EPOCH
     instance_id = request.instance_id
     if instance_id is not None and not is_joining:
-        member: ConsumerMember | None = group.check_static(member_id, instance_id)
+        member: EpochMember | None = group.check_static(member_id, instance_id)
     elif instance_id is not None and (known := group.static_member(instance_id)) is not None:
         is_gone = known.current.epoch == LEFT_STATIC_EPOCH or known.uses_classic_protocol
         if known.member_id != member_id and not is_gone:
@@ -167,7 +167,7 @@ def _find(
     return member
 
 
-def check_capacity(turn: Turn, group: ConsumerGroup) -> None:
+def check_capacity(turn: Turn, group: EpochGroup) -> None:
     limit = turn.settings.consumer_size_max
     if len(group.members) >= limit:
         raise KafkaError(
@@ -176,7 +176,7 @@ def check_capacity(turn: Turn, group: ConsumerGroup) -> None:
         )
 
 
-def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_epoch(member: EpochMember, request: ConsumerGroupHeartbeatRequest) -> None:
     """A join is always accepted: the client owns nothing and starts again."""
     if member.current.phase is MemberPhase.UNKNOWN and request.topic_partitions != ():
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The member is in an unknown state.")
@@ -200,7 +200,7 @@ def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest)
 
 
 def _details(
-    member: ConsumerMember | None, caller: Caller, request: ConsumerGroupHeartbeatRequest
+    member: EpochMember | None, caller: Caller, request: ConsumerGroupHeartbeatRequest
 ) -> MemberDetails:
     """The details with the fields of the request that are not null."""
     old = MemberDetails() if member is None else member.details
@@ -221,12 +221,12 @@ def _details(
 
 def update_member(
     turn: Turn,
-    group: ConsumerGroup,
+    group: EpochGroup,
     member_id: str,
     details: MemberDetails,
     owned: Iterable[TopicSlot] | None,
     visible: Visible,
-) -> ConsumerMember:
+) -> EpochMember:
     """Store a member's details, then move the group and the member as far as possible."""
     known = group.members.get(member_id)
     old = MemberDetails() if known is None else known.details
@@ -243,7 +243,7 @@ def update_member(
     return member
 
 
-def _resolve(turn: Turn, group: ConsumerGroup, visible: Visible) -> bool:
+def _resolve(turn: Turn, group: EpochGroup, visible: Visible) -> bool:
     """Resolve the regular expressions if necessary; True if their topics changed."""
     interval_ms = turn.settings.consumer_regex_refresh_interval_ms
     if not is_refresh_due(group, turn.now_ms, interval_ms):
@@ -258,7 +258,7 @@ def _resolve(turn: Turn, group: ConsumerGroup, visible: Visible) -> bool:
     return is_changed
 
 
-def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> None:
+def replace_static(turn: Turn, group: EpochGroup, old: EpochMember, member_id: str) -> None:
     """A static member returns under another member id and keeps its partitions."""
     group_id = group.group_id
     details, current = old.details, old.current
@@ -274,7 +274,7 @@ def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member
 
 
 def leave_consumer(
-    turn: Turn, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+    turn: Turn, group: EpochGroup, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
     """A member leaves for good, or a static one for a restart."""
     member = group.check_member(request.member_id, request.instance_id)

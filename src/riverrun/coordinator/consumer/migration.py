@@ -37,7 +37,7 @@ from riverrun.coordinator.consumer.records import (
     TargetEpochRecord,
     TargetRecord,
 )
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.group import CONSUMER, ClassicGroup, GroupMember, GroupState
 from riverrun.coordinator.rebalance import (
     fail_waiters,
@@ -104,11 +104,11 @@ def _subscription(classic: ClassicGroup, member: GroupMember) -> bytes:
     return member.metadata(classic.protocol_name) or member.protocols[0][1]
 
 
-def upgrade(turn: Turn, classic: ClassicGroup) -> ConsumerGroup:
+def upgrade(turn: Turn, classic: ClassicGroup) -> EpochGroup:
     """Convert a classic group that passed ``check_upgrade``."""
     _dismiss(turn, classic)
     turn.records.append(GroupRecord(classic.group_id, None))
-    group = ConsumerGroup(classic.group_id)
+    group = EpochGroup(classic.group_id)
     if not classic.members:
         return group
     epoch = classic.generation
@@ -122,7 +122,7 @@ def upgrade(turn: Turn, classic: ClassicGroup) -> ConsumerGroup:
 
 
 def _upgrade_member(
-    turn: Turn, group: ConsumerGroup, classic: ClassicGroup, member: GroupMember, epoch: int
+    turn: Turn, group: EpochGroup, classic: ClassicGroup, member: GroupMember, epoch: int
 ) -> None:
     subscription = read_member_subscription(_subscription(classic, member))
     details = MemberDetails(
@@ -159,7 +159,7 @@ def _dismiss(turn: Turn, classic: ClassicGroup) -> None:
     fail_waiters(turn, classic, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-def can_downgrade(turn: Turn, group: ConsumerGroup) -> bool:
+def can_downgrade(turn: Turn, group: EpochGroup) -> bool:
     """Whether only classic members are left, and the group may be converted."""
     members = group.members
     return (
@@ -170,12 +170,12 @@ def can_downgrade(turn: Turn, group: ConsumerGroup) -> bool:
     )
 
 
-def downgrade(turn: Turn, group: ConsumerGroup) -> ClassicGroup:
+def downgrade(turn: Turn, group: EpochGroup) -> ClassicGroup:
     """Convert a group into a classic one, which rebalances at once."""
     classic = ClassicGroup(group.group_id, turn.now_ms)
     classic.state = GroupState.STABLE
     classic.protocol_type = CONSUMER
-    # The epoch of members that have reached the target, so that they revoke instead of being fenced.
+    # Members that have reached the target have this epoch. With another one they would be fenced.
     classic.generation = group.target_epoch
     for member in group.members.values():
         support = member.details.classic

@@ -29,7 +29,7 @@ from riverrun.coordinator.consumer.records import (
 from riverrun.model.errors import ErrorCode, KafkaError
 
 
-class Goal(Struct, frozen=True, kw_only=True):
+class MemberGoal(Struct, frozen=True, kw_only=True):
     """Where a member has to get, and what limits it."""
 
     epoch: int
@@ -42,7 +42,7 @@ class Goal(Struct, frozen=True, kw_only=True):
     is_subscription_changed: bool = False
 
 
-def reconcile(current: CurrentAssignment, goal: Goal) -> CurrentAssignment:
+def reconcile(current: CurrentAssignment, goal: MemberGoal) -> CurrentAssignment:
     """The next state of a member, or the same one if it cannot advance."""
     match current.phase:
         case MemberPhase.STABLE:
@@ -65,12 +65,12 @@ def reconcile(current: CurrentAssignment, goal: Goal) -> CurrentAssignment:
             return _next(current, goal)
 
 
-def _owns_any(goal: Goal, slots: Held) -> bool:
+def _owns_any(goal: MemberGoal, slots: Held) -> bool:
     """Without a list the client may still own everything."""
     return goal.owned is None or any(slot in slots for slot in goal.owned)
 
 
-def _next(current: CurrentAssignment, goal: Goal) -> CurrentAssignment:
+def _next(current: CurrentAssignment, goal: MemberGoal) -> CurrentAssignment:
     wanted = {slot: None for slot in goal.target if goal.is_subscribed(slot)}
     kept = {slot: epoch for slot, epoch in current.assigned.items() if slot in wanted}
     revoked = {slot: epoch for slot, epoch in current.assigned.items() if slot not in wanted}
@@ -84,7 +84,7 @@ def _next(current: CurrentAssignment, goal: Goal) -> CurrentAssignment:
     return _moved(current, goal.epoch, phase, assigned, {})
 
 
-def _without_unsubscribed(current: CurrentAssignment, goal: Goal) -> CurrentAssignment:
+def _without_unsubscribed(current: CurrentAssignment, goal: MemberGoal) -> CurrentAssignment:
     """Give up topics that the member no longer subscribes to, before a new target exists."""
     kept = {slot: epoch for slot, epoch in current.assigned.items() if goal.is_subscribed(slot)}
     if len(kept) == len(current.assigned):

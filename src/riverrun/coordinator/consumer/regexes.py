@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from riverrun.coordinator.consumer.catalog import ClusterView
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.records import RegexRecord, ResolvedRegex
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.model.errors import ErrorCode, KafkaError
 
 REFRESH_MIN_MS: Final = 1000
@@ -48,7 +48,7 @@ def _reason(error: Exception) -> str:
     return detail.decode(errors="replace") if isinstance(detail, bytes) else str(detail)
 
 
-def is_refresh_due(group: ConsumerGroup, now_ms: int, interval_ms: int) -> bool:
+def is_refresh_due(group: EpochGroup, now_ms: int, interval_ms: int) -> bool:
     """Whether the expressions of a group must be resolved."""
     wanted = group.subscribed_regexes()
     if not wanted:
@@ -60,7 +60,7 @@ def is_refresh_due(group: ConsumerGroup, now_ms: int, interval_ms: int) -> bool:
 
 
 def resolved(
-    group: ConsumerGroup, view: ClusterView, now_ms: int, visible: Visible
+    group: EpochGroup, view: GroupCatalog, now_ms: int, visible: Visible
 ) -> list[RegexRecord]:
     """The records of all expressions of a group, and tombstones of those without a member."""
     wanted = group.subscribed_regexes()

@@ -47,7 +47,9 @@ class ConsumerGroupState(Enum):
     DEAD = "Dead"
 
 
-class ConsumerMember(Struct):
+class EpochMember(Struct):
+    """A member with what it told and what it has."""
+
     member_id: str
     details: MemberDetails = field(default_factory=MemberDetails)
     current: CurrentAssignment = field(default_factory=CurrentAssignment)
@@ -60,14 +62,14 @@ class ConsumerMember(Struct):
         return self.current.phase is MemberPhase.STABLE and self.current.epoch == epoch
 
 
-class ConsumerGroup:
-    """The state of one group."""
+class EpochGroup:
+    """The state of one group of the consumer protocol, which advances by epochs."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.at = GroupEpoch(0, 0)
         self.target_at = TargetEpoch(0, 0)
-        self.members: dict[str, ConsumerMember] = {}
+        self.members: dict[str, EpochMember] = {}
         self.static_ids: dict[str, str] = {}
         self.targets: dict[str, tuple[TopicSlot, ...]] = {}
         self.owners: dict[TopicSlot, str] = {}
@@ -80,7 +82,7 @@ class ConsumerGroup:
         self._regex_members: dict[str, int] = {}
 
     @classmethod
-    def from_records(cls, group_id: str, records: Iterable[ConsumerRecord]) -> ConsumerGroup:
+    def from_records(cls, group_id: str, records: Iterable[ConsumerRecord]) -> EpochGroup:
         """The group of these records, which are sorted by key."""
         group = cls(group_id)
         for record in records:
@@ -146,7 +148,7 @@ class ConsumerGroup:
             self.members.pop(member_id, None)
             return
         if member is None:
-            self.members[member_id] = ConsumerMember(member_id, details)
+            self.members[member_id] = EpochMember(member_id, details)
         else:
             member.details = details
         if details.instance_id is not None:
@@ -174,7 +176,7 @@ class ConsumerGroup:
 
     # Lookups
 
-    def member(self, member_id: str) -> ConsumerMember:
+    def member(self, member_id: str) -> EpochMember:
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(
@@ -183,11 +185,11 @@ class ConsumerGroup:
             )
         return member
 
-    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+    def static_member(self, instance_id: str | None) -> EpochMember | None:
         member_id = None if instance_id is None else self.static_ids.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
-    def check_static(self, member_id: str, instance_id: str) -> ConsumerMember:
+    def check_static(self, member_id: str, instance_id: str) -> EpochMember:
         """The member with this instance id. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         member = self.static_member(instance_id)
         if member is None:
@@ -200,12 +202,12 @@ class ConsumerGroup:
             )
         return member
 
-    def check_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+    def check_member(self, member_id: str, instance_id: str | None) -> EpochMember:
         if instance_id is not None:
             return self.check_static(member_id, instance_id)
         return self.member(member_id)
 
-    def topics_of(self, member: ConsumerMember) -> dict[str, None]:
+    def topics_of(self, member: EpochMember) -> dict[str, None]:
         """The topics that a member subscribes to. An unresolved regular expression has none."""
         topics = dict.fromkeys(member.details.topics)
         resolved = self.regexes.get(member.details.regex or "")
@@ -225,7 +227,7 @@ class ConsumerGroup:
         """Regular expressions with the number of their members."""
         return self._regex_members
 
-    def classic_members(self) -> list[ConsumerMember]:
+    def classic_members(self) -> list[EpochMember]:
         return [member for member in self.members.values() if member.uses_classic_protocol]
 
     def assignor(self, configured: tuple[str, ...]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from riverrun.coordinator.consumer.catalog import ClusterView
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.classic_members import names_of
 from riverrun.coordinator.consumer.records import TopicSlot
-from riverrun.coordinator.consumer.state import ConsumerGroup, ConsumerMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
 from riverrun.coordinator.group import (
     CONSUMER,
     ClassicGroup,
@@ -92,7 +92,7 @@ def consumer_error(
 
 
 def described_consumer(
-    group: ConsumerGroup, view: ClusterView, assignors: tuple[str, ...]
+    group: EpochGroup, view: GroupCatalog, assignors: tuple[str, ...]
 ) -> consumer.DescribedGroup:
     return consumer.DescribedGroup(
         error_code=ErrorCode.NONE,
@@ -105,9 +105,7 @@ def described_consumer(
     )
 
 
-def _consumer_member(
-    group: ConsumerGroup, view: ClusterView, member: ConsumerMember
-) -> consumer.Member:
+def _consumer_member(group: EpochGroup, view: GroupCatalog, member: EpochMember) -> consumer.Member:
     details = member.details
     return consumer.Member(
         member_id=member.member_id,
@@ -124,7 +122,7 @@ def _consumer_member(
     )
 
 
-def _assignment(view: ClusterView, slots: Iterable[TopicSlot]) -> consumer.Assignment:
+def _assignment(view: GroupCatalog, slots: Iterable[TopicSlot]) -> consumer.Assignment:
     topics = []
     for name, indexes in names_of(view, slots).items():
         topic = view.topic(name)
@@ -137,7 +135,7 @@ def _assignment(view: ClusterView, slots: Iterable[TopicSlot]) -> consumer.Assig
 
 def listed(
     classic: Iterable[ClassicGroup],
-    consumers: Iterable[ConsumerGroup],
+    consumers: Iterable[EpochGroup],
     states: frozenset[str],
     types: frozenset[str],
 ) -> list[ListedGroup]:

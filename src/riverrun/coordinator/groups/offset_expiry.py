@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from riverrun.coordinator.consumer.state import ConsumerGroup
+from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.records import CommittedOffset
 
@@ -44,7 +44,7 @@ class OffsetExpiry(Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def of_consumers(cls, group: ConsumerGroup) -> OffsetExpiry:
+    def of_consumers(cls, group: EpochGroup) -> OffsetExpiry:
         return cls(
             group_id=group.group_id,
             may_expire=True,

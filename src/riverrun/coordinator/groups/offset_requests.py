@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from riverrun.coordinator.consumer.catalog import ClusterView
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.commits import (
     check_consumer_commit,
     check_consumer_fetch,
@@ -42,7 +42,7 @@ class OffsetRequests(Struct, frozen=True):
     groups: dict[str, ClassicGroup]
     consumers: ConsumerGroups
     offsets: Offsets
-    view: ClusterView
+    view: GroupCatalog
 
     def commit(
         self, turn: Turn, caller: Caller, request: OffsetCommitRequest

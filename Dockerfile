@@ -1,9 +1,13 @@
 # One node of riverrun: docker build -t riverrun . && docker run -p 9092:9092 riverrun
 # compose.yaml starts three, examples/kubernetes.yaml is for Kubernetes.
+# With traces: docker build --build-arg EXTRAS=otel ...
 FROM python:3.13-slim AS build
+ARG EXTRAS=""
 COPY . /source
-RUN python -m venv /opt/riverrun \
-    && /opt/riverrun/bin/pip install --no-cache-dir --constraint /source/constraints.txt /source
+# The virtualenv needs no pip of its own.
+RUN python -m venv --without-pip /opt/riverrun \
+    && pip --python /opt/riverrun/bin/python install --no-cache-dir \
+       --constraint /source/constraints.txt "/source${EXTRAS:+[$EXTRAS]}"
 
 FROM python:3.13-slim
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/riverrun riverrun

@@ -14,7 +14,7 @@ FAILED = { echo "Failed. Run the same command again to continue; if that fails, 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
-.PHONY: help up demo dist test lint unit soak bench bench-spark clean
+.PHONY: help up demo dist docs test lint unit soak bench bench-spark clean
 
 # A virtualenv whose creation was interrupted has no working pip; it is created again.
 $(VENV)/.created:
@@ -38,6 +38,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 $(VENV)/.installed-spark: $(VENV)/.installed
 	@echo "Installing Spark (about 1 GB, some minutes)"
 	@$(INSTALL) --editable '.[spark]' || $(FAILED)
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "Installing MkDocs (about 110 MB, half a minute)"
+	@$(INSTALL) --editable '.[docs]' || $(FAILED)
 	@touch $@
 
 up: $(VENV)/.installed ## install and start three nodes (options: NODES, DATA, PORT)
@@ -87,5 +92,8 @@ dist: $(VENV)/.installed ## build the wheel and the sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 
+docs: $(VENV)/.installed-docs ## build the site of the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean: ## remove the virtualenv and the caches
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache

@@ -27,10 +27,13 @@ KAFKA_ARTIFACTS = (
     ("org.apache.kafka", "kafka-shell", KAFKA_VERSION),
     ("org.slf4j", "slf4j-reload4j", "1.7.36"),
 )
-# Kafka Streams and a connector for Kafka Connect, which the broker's artifacts do not contain.
+# Kafka Streams, a connector for Kafka Connect and MirrorMaker, which the broker's artifacts do not
+# contain.
 APPLICATION_ARTIFACTS = (
     ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
     ("org.apache.kafka", "connect-file", KAFKA_VERSION),
+    ("org.apache.kafka", "connect-mirror", KAFKA_VERSION),
+    ("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
 )
 REGISTRY_VERSION = "3.3.3"
 REGISTRY_JAVA_VERSION_MIN = 21
@@ -120,9 +123,9 @@ def find_kafka() -> Path:
 
 
 def find_kafka_applications() -> Path:
-    """The folder with the jars of Kafka Streams and of Kafka Connect's file connector."""
+    """The folder with the jars of Kafka Streams, Kafka Connect's file connector and MirrorMaker."""
     find_java()
-    folder = cache_folder() / f"kafka-applications-{KAFKA_VERSION}"
+    folder = cache_folder() / f"kafka-applications-{KAFKA_VERSION}-2"  # 2: with MirrorMaker
     with one_installer():
         if not folder.exists():
             _download_kafka(folder, APPLICATION_ARTIFACTS)

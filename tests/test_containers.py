@@ -20,12 +20,17 @@ from typing import Any
 import pytest
 import yaml
 
+from riverrun.cli.generate.alerts import JOB
+from riverrun.cluster.settings import ControllerSettings
 from riverrun.server.settings import unknown_variables
 from tests.processes import executable, until
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 MANIFEST = list(yaml.safe_load_all((ROOT / "examples" / "kubernetes.yaml").read_text()))
+MONITORING = list(
+    yaml.safe_load_all((ROOT / "examples" / "kubernetes-monitoring.yaml").read_text())
+)
 READY_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 30
 NODES = 3
@@ -213,6 +218,64 @@ def test_the_image_runs_as_a_user_with_a_volume_for_the_data() -> None:
     assert pod_container()["volumeMounts"][0]["mountPath"] == volume
     pod = manifest_of("StatefulSet", "riverrun")["template"]["spec"]
     assert pod["securityContext"]["runAsUser"] == int(user)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_container_has_no_privileges() -> None:
+    rights = pod_container()["securityContext"]
+    assert rights["allowPrivilegeEscalation"] is False
+    assert rights["readOnlyRootFilesystem"] is True
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    pod = manifest_of("StatefulSet", "riverrun")["template"]["spec"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    mounted = {one["name"]: one["mountPath"] for one in pod_container()["volumeMounts"]}
+    declared = {one["name"] for one in pod["volumes"]}
+    declared |= {
+        one["metadata"]["name"]
+        for one in manifest_of("StatefulSet", "riverrun")["volumeClaimTemplates"]
+    }
+    assert set(mounted) == declared
+    assert mounted["tmp"] == "/tmp"
+
+
+def test_one_failure_takes_one_node() -> None:
+    labels = manifest_of("StatefulSet", "riverrun")["selector"]["matchLabels"]
+    assert manifest_of("PodDisruptionBudget", "riverrun") == {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": labels},
+    }
+    pod = manifest_of("StatefulSet", "riverrun")["template"]["spec"]
+    [apart] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [spread] = pod["topologySpreadConstraints"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+    assert apart["labelSelector"] == spread["labelSelector"] == {"matchLabels": labels}
+
+
+def test_a_stop_has_time_for_the_controlled_shutdown() -> None:
+    limit_s = ControllerSettings().controlled_shutdown_timeout_ms / 1000
+    pod = manifest_of("StatefulSet", "riverrun")["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= 2 * limit_s
+    for service in COMPOSE["services"].values():
+        assert int(service["stop_grace_period"].removesuffix("s")) >= 2 * limit_s
+
+
+def test_the_service_monitor_finds_the_nodes() -> None:
+    [service, monitor] = MONITORING
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= service["metadata"]["labels"].items()
+    for other in MANIFEST:  # each node is scraped once
+        if other["kind"] == "Service":
+            assert not wanted.items() <= other["metadata"]["labels"].items()
+    pods = manifest_of("StatefulSet", "riverrun")["selector"]["matchLabels"]
+    assert service["spec"]["selector"] == pods
+    [endpoint] = monitor["spec"]["endpoints"]
+    [port] = service["spec"]["ports"]
+    ports = {one["name"]: one["containerPort"] for one in pod_container()["ports"]}
+    assert endpoint["port"] == port["name"]
+    assert ports[port["name"]] == port["port"]
+    assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == JOB
 
 
 def test_ports_and_probes_agree() -> None:

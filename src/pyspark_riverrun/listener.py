@@ -46,8 +46,10 @@ class QueryLag:
 class LagListener(StreamingQueryListener):
     """Reports the lag after each batch to a function; by default, to the log.
 
-    spark.streams.addListener(LagListener())
-    spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.total)))
+        spark.streams.addListener(LagListener())
+        spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.total)))
+
+    It sees all streaming queries of the session.
     """
 
     def __init__(self, report: Callable[[QueryLag], None] | None = None) -> None:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from riverrun.admin.groups.admin import Target, new_offset
+from riverrun.admin.records.formats import BadInput
 from riverrun.admin.requests import alike, in_words
 from riverrun.admin.tables import Bad, ByteCount, Good, Table, bytes_in_words, counted
 from riverrun.cli.groups.command import parse_states
 from riverrun.cli.records.descriptors import OutputFailed, Reader, Writer
-from riverrun.cli.records.formats import BadInput
 from riverrun.cli.records.producing import LINE_BYTES_MAX, LineBuffer
 from riverrun.cli.support.options import USAGE, parse_datetime, parse_settings, parse_topics
 from riverrun.cli.support.output import DEFAULT_LAYOUT, Layout, plain_lines, plain_row, print_pretty

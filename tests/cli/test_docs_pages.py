@@ -28,7 +28,10 @@ def test_all_pages_are_listed_with_their_titles() -> None:
     code, output = invoke("--json")
     listed = {row["page"]: row["title"] for row in json.loads(output)}
     assert code == 0
-    assert set(listed) == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
+    reference = {f"reference/{path.stem}" for path in (ROOT / "docs" / "reference").glob("*.md")}
+    plain = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
+    assert set(listed) == plain | reference
+    assert listed["reference/commands"] == "Commands"
     assert listed["cli"] == "The command line"
     assert "cli\tThe command line\n" in invoke()[1]
 
@@ -36,6 +39,11 @@ def test_all_pages_are_listed_with_their_titles() -> None:
 @pytest.mark.parametrize("name", ["testing", "testing.md"])
 def test_a_page_is_printed(name: str) -> None:
     assert invoke(name) == (0, (ROOT / "docs" / "testing.md").read_text())
+
+
+def test_a_page_of_the_reference_is_printed() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    assert invoke("reference/python") == (0, page)
 
 
 def test_a_terminal_gets_a_pager() -> None:

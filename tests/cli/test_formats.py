@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riverrun.cli.records.formats import (
+from riverrun.admin.records.formats import (
     BadInput,
     PrintedRecord,
     escaped,

@@ -279,3 +279,16 @@ def test_auto_counts_the_cores_of_the_affinity_mask(host: Hosts) -> None:
         host.units[1] = subprocess.Popen(command, stdout=log, stderr=log)
     host.wait(1, "1 broker is up")
     assert host.terminate(1) == 0
+
+
+@pytest.mark.slow
+def test_a_reload_by_the_service_manager_restarts_nothing(host: Hosts) -> None:
+    host.start(1)
+    host.wait(1, "2 brokers are up")
+    before = [host.broker_process(1, node) for node in (1, 1001)]
+    host.units[1].send_signal(signal.SIGHUP)
+    Cli(host.client(1)).run("topics", "create", "t", "--partitions", "2")
+    assert [host.broker_process(1, node) for node in (1, 1001)] == before
+    assert host.units[1].poll() is None
+    assert "ended" not in host.log(1)
+    assert host.terminate(1) == 0

@@ -19,16 +19,17 @@ NEEDS_EXAMPLES = [
     ["cluster", "status"], ["cluster", "nodes"], ["cluster", "describe"], ["cluster", "logdirs"],
     ["cluster", "elect-leaders"], ["cluster", "unregister"], ["cluster", "config", "get"],
     ["cluster", "config", "set"], ["cluster", "config", "unset"], ["quorum", "status"],
-    ["quorum", "add"], ["quorum", "remove"], ["top"],
+    ["quorum", "add"], ["quorum", "remove"], ["top"], ["generate", "prometheus"],
+    ["doctor"],
 ]  # fmt: skip
 GROUPS = [
     [], ["topics"], ["groups"], ["transactions"], ["bench"], ["cluster"], ["cluster", "config"],
-    ["quorum"], ["context"], ["pipeline"], ["audit"], ["chaos"],
+    ["quorum"], ["context"], ["pipeline"], ["audit"], ["chaos"], ["generate"],
 ]  # fmt: skip
 WITHOUT_CLUSTER = [
     ["up"], ["down"], ["start"], ["context", "add"], ["context", "use"], ["context", "list"],
     ["context", "show"], ["context", "remove"], ["dump-log"], ["simulate"], ["bench", "compare"],
-    ["help"],
+    ["generate", "alerts"], ["generate", "grafana"], ["help"],
 ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ COMMANDS = (
     ("cluster moves", ""),
     ("quorum status", "leader"),
     ("quorum add 1 --print-properties", "node.id=1"),
+    ("quorum add 1 --print-properties", "# Append the lines of your --command-config file"),
     ("top --once", "orders"),
     ("users list", "admin"),
     ("acls add --user reader --operation Read --topic orders", "reader"),
@@ -49,7 +50,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureNode]:
     assert made.stop() == 0
 
 
-@pytest.mark.parametrize(("line", "shown"), COMMANDS, ids=[line for line, _ in COMMANDS])
+@pytest.mark.parametrize(("line", "shown"), COMMANDS, ids=[": ".join(each) for each in COMMANDS])
 def test_command_logs_in(node: SecureNode, line: str, shown: str) -> None:
     done = node.run(*line.split())
     assert done.returncode == 0, done.stderr

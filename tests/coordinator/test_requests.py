@@ -345,10 +345,14 @@ def test_group_level_errors_are_encoded_by_version() -> None:
         wrong = ErrorCode.NOT_COORDINATOR
         some = (OffsetFetchRequestTopic(name="orders", partition_indexes=(0, 1)),)
         fetch = OffsetFetchRequest(group_id="g", topics=some)
-        oldest = await server.ask(ApiKey.OFFSET_FETCH, 1, fetch)
-        assert [p.error_code for p in oldest.topics[0].partitions] == [wrong, wrong]
-        older = await server.ask(ApiKey.OFFSET_FETCH, 5, fetch)
-        assert (older.error_code, older.topics) == (wrong, ())
+        for version in (1, 3, 7):
+            older = await server.ask(ApiKey.OFFSET_FETCH, version, fetch)
+            rows = [(p.committed_offset, p.error_code) for p in older.topics[0].partitions]
+            assert rows == [(-1, wrong), (-1, wrong)], "aiokafka looks only at the partitions"
+            assert older.error_code is (NONE if version == 1 else wrong)
+        all_topics = OffsetFetchRequest(group_id="g", topics=None)
+        everything = await server.ask(ApiKey.OFFSET_FETCH, 7, all_topics)
+        assert (everything.error_code, everything.topics) == (wrong, ())
         groups = (OffsetFetchRequestGroup(group_id="g", topics=None),)
         newer = await server.ask(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
         assert newer.groups[0].error_code is wrong

@@ -12,6 +12,8 @@ from riverrun.model.errors import ErrorCode
 from riverrun.wire import codec
 from riverrun.wire.apis import ALL_APIS, APIS, CONTROLLER_APIS, PRIVATE_APIS, ROUTES, ApiKey
 from riverrun.wire.primitives import MalformedRequest
+from riverrun.wire.private.describe_node_request import DescribeNodeRequest
+from riverrun.wire.private.describe_node_response import DescribeNodeResponse
 from riverrun.wire.private.describe_quota_use_request import DescribeQuotaUseRequest
 from riverrun.wire.private.describe_quota_use_response import (
     DescribeQuotaUseResponse,
@@ -27,6 +29,7 @@ from riverrun.wire.private.form_cluster_request import FirstVoter, FormClusterRe
 from riverrun.wire.private.form_cluster_response import FormClusterResponse
 
 DISCOVER, FORM, USE = ApiKey.DISCOVER_NODE, ApiKey.FORM_CLUSTER, ApiKey.DESCRIBE_QUOTA_USE
+NODE = ApiKey.DESCRIBE_NODE
 ADDRESS = NodeAddress(host="node-1", port=65535)
 MESSAGES: list[tuple[ApiKey, str, Any]] = [
     (DISCOVER, "request", DiscoverNodeRequest(node_id=-1, directory_id=None)),
@@ -67,6 +70,13 @@ MESSAGES: list[tuple[ApiKey, str, Any]] = [
         "response",
         FormClusterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no"),
     ),
+    (NODE, "request", DescribeNodeRequest(subject="timeline", query='{"limit": 5}')),
+    (NODE, "response", DescribeNodeResponse(content=b"{}")),
+    (
+        NODE,
+        "response",
+        DescribeNodeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no"),
+    ),
     (USE, "request", DescribeQuotaUseRequest()),
     (
         USE,
@@ -97,7 +107,7 @@ def test_messages_round_trip_and_truncated_ones_are_rejected(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from([DISCOVER, FORM]), st.binary(max_size=100))
+@given(st.sampled_from([DISCOVER, FORM, NODE]), st.binary(max_size=100))
 def test_garbage_raises_only_malformed_request(key: ApiKey, garbage: bytes) -> None:
     with contextlib.suppress(MalformedRequest):
         codec.decode_request(key, 0, garbage)

@@ -11,6 +11,8 @@ from riverrun.cli.support.options import NOT_FOUND, AsJson, fail
 
 INDEX = "README"
 """It lists the pages with links, as this command does without them."""
+REFERENCE = "reference"
+"""The folder of generated pages."""
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +27,9 @@ def docs_folder() -> Path:
 
 
 def page_names(incomplete: str = "") -> list[str]:
-    names = sorted(path.stem for path in docs_folder().glob("*.md") if path.stem != INDEX)
+    folder = docs_folder()
+    names = sorted(path.stem for path in folder.glob("*.md") if path.stem != INDEX)
+    names += sorted(f"{REFERENCE}/{path.stem}" for path in (folder / REFERENCE).glob("*.md"))
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, cast
 
 from msgspec import Struct
@@ -131,6 +131,15 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
     @property
     def is_closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """The broker's certificate, as ``ssl.SSLSocket.getpeercert`` returns it; None without
+        TLS."""
+        if self._transport is None:
+            return None
+        found: Mapping[str, Any] | None = self._transport.get_extra_info("peercert")
+        return found
 
     def abort(self) -> None:
         """Close at once. Otherwise a peer that does not read would block this connection and its

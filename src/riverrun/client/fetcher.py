@@ -97,47 +97,18 @@ class Fetcher:
     async def _fetch(
         self, leader: int, places: list[TopicPartition], *, is_alone: bool
     ) -> dict[TopicPartition, PartitionData]:
-        topics: dict[str, list[FetchPartition]] = {}
-        for at in places:
-            wanted = FetchPartition(
-                partition=at.partition,
-                fetch_offset=self.positions[at],
-                partition_max_bytes=PARTITION_BYTES_MAX,
-            )
-            topics.setdefault(at.topic, []).append(wanted)
-        connection = await self._pool.node_connection(leader)
-        ids = {name: self._pool.cluster.topic_id(name) for name in topics}
-        message = FetchRequest(
+        return await fetch_many(
+            self._pool,
+            leader,
+            {at: FetchWish(self.positions[at], PARTITION_BYTES_MAX) for at in places},
             # A leader without records must not delay the records of the others.
-            max_wait_ms=self._wait_ms if is_alone else min(self._wait_ms, 100),
-            min_bytes=1,
-            max_bytes=RESPONSE_BYTES_MAX,
-            isolation_level=1 if self._is_committed_only else 0,
-            topics=tuple(
-                FetchTopic(topic=name, topic_id=ids[name], partitions=tuple(rows))
-                for name, rows in topics.items()
-            ),
+            wait_ms=self._wait_ms if is_alone else min(self._wait_ms, 100),
+            is_committed_only=self._is_committed_only,
         )
-        at_most = BY_NAME_FETCH_MAX if None in ids.values() else None
-        response: FetchResponse = await connection.request(
-            ApiKey.FETCH,
-            message,
-            version=connection.version_of(ApiKey.FETCH, at_most=at_most),
-            timeout_s=self._wait_ms / 1000 + self._pool.request_timeout_s,
-        )
-        if response.error_code is not ErrorCode.NONE:
-            raise KafkaError(response.error_code, f"fetch: {response.error_code.name}")
-        names: dict[UUID | None, str] = {topic_id: name for name, topic_id in ids.items()}
-        return {
-            _place(topic.topic or names[topic.topic_id], row.partition_index): row
-            for topic in response.responses
-            for row in topic.partitions
-        }
 
     def _take(self, at: TopicPartition, row: PartitionData) -> FetchedRecords | None:
         position = self.positions[at]
-        aborted = [(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
-        records, next_offset = read_from(row.records or b"", position, aborted)
+        records, next_offset = read_from(row.records or b"", position, aborted_in(row))
         if next_offset == position:
             return None
         # Move to the end: a response is filled in request order, and no partition may starve.
@@ -163,15 +134,85 @@ class Fetcher:
             raise KafkaError(code, f"{at}: {code.name}")
 
 
+class FetchWish(Struct, frozen=True):
+    """What to fetch of a partition: at most so many bytes, or one batch."""
+
+    offset: int
+    bytes_max: int
+
+
+async def fetch_many(
+    pool: ConnectionPool,
+    leader: int,
+    wishes: Mapping[TopicPartition, FetchWish],
+    *,
+    wait_ms: int,
+    is_committed_only: bool,
+    bytes_max: int = RESPONSE_BYTES_MAX,
+) -> dict[TopicPartition, PartitionData]:
+    """One fetch of partitions of one leader. A response is filled in the order of the wishes, so
+    the last ones may get nothing. The caller handles error codes of partitions."""
+    topics: dict[str, list[FetchPartition]] = {}
+    for at, wish in wishes.items():
+        wanted = FetchPartition(
+            partition=at.partition,
+            fetch_offset=wish.offset,
+            partition_max_bytes=wish.bytes_max,
+        )
+        topics.setdefault(at.topic, []).append(wanted)
+    connection = await pool.node_connection(leader)
+    ids = {name: pool.cluster.topic_id(name) for name in topics}
+    message = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1 if wait_ms else 0,
+        max_bytes=bytes_max,
+        isolation_level=1 if is_committed_only else 0,
+        topics=tuple(
+            FetchTopic(topic=name, topic_id=ids[name], partitions=tuple(rows))
+            for name, rows in topics.items()
+        ),
+    )
+    at_most = BY_NAME_FETCH_MAX if None in ids.values() else None
+    response: FetchResponse = await connection.request(
+        ApiKey.FETCH,
+        message,
+        version=connection.version_of(ApiKey.FETCH, at_most=at_most),
+        timeout_s=wait_ms / 1000 + pool.request_timeout_s,
+    )
+    if response.error_code is not ErrorCode.NONE:
+        raise KafkaError(response.error_code, f"fetch: {response.error_code.name}")
+    names: dict[UUID | None, str] = {topic_id: name for name, topic_id in ids.items()}
+    return {
+        _place(topic.topic or names[topic.topic_id], row.partition_index): row
+        for topic in response.responses
+        for row in topic.partitions
+    }
+
+
+def aborted_in(row: PartitionData) -> list[tuple[int, int]]:
+    """(producer id, first offset) of each aborted transaction in a response."""
+    return [(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
+
+
 def read_from(
     data: bytes, position: int, aborted: Sequence[tuple[int, int]] = ()
 ) -> tuple[list[Record], int]:
-    """The records from a position, and the position after them. Raises CorruptBatch.
+    """The records from a position, and the position after them. Raises CorruptBatch."""
+    records: list[Record] = []
+    for at, header in visible_batches(data, position, aborted):
+        whole = read_records(memoryview(data)[at : at + header.size])
+        records += _from(whole, position)
+    return records, max([position, *(header.next_offset for _, header in batches(data))])
+
+
+def visible_batches(
+    data: bytes, position: int, aborted: Sequence[tuple[int, int]] = ()
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Places and headers of the batches with records from a position on. Raises CorruptBatch.
 
     ``aborted`` lists aborted transactions as (producer id, first offset). Their records are left
     out: those of the producer from the first offset to its next abort marker.
     """
-    records: list[Record] = []
     pending = sorted(aborted, key=lambda each: each[1], reverse=True)
     aborting: set[int] = set()
     for at, header in batches(data):
@@ -186,10 +227,7 @@ def read_from(
             if header.producer_id in aborting and _is_abort(data, at, header):
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
-            whole = read_records(memoryview(data)[at : at + header.size])
-            records += _from(whole, position)
-        position = max(position, header.next_offset)
-    return records, position
+            yield at, header
 
 
 def _is_abort(data: bytes, at: int, header: BatchHeader) -> bool:

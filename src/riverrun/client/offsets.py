@@ -103,10 +103,25 @@ async def _list_offsets(
     }
 
 
+class CommittedPosition(Struct, frozen=True):
+    """A committed offset, with the text that the consumer stored beside it."""
+
+    offset: int
+    metadata: str
+
+
 async def committed_offsets(
     pool: ConnectionPool, group: str, partitions: Sequence[TopicPartition] | None = None
 ) -> dict[TopicPartition, int]:
-    """All committed offsets of a group; empty for an unknown group.
+    """All committed offsets of a group, as ``committed_positions``."""
+    found = await committed_positions(pool, group, partitions)
+    return {at: row.offset for at, row in found.items()}
+
+
+async def committed_positions(
+    pool: ConnectionPool, group: str, partitions: Sequence[TopicPartition] | None = None
+) -> dict[TopicPartition, CommittedPosition]:
+    """All committed offsets of a group with their metadata; empty for an unknown group.
 
     With ``partitions``, only theirs, and only once no open transaction is about to change them
     (KIP-447). A request for all offsets does not report offsets that are only pending.
@@ -138,7 +153,9 @@ async def committed_offsets(
     if code is not ErrorCode.NONE:
         raise KafkaError(code, f"group {group}: {code.name}")
     return {
-        _place(topic.name, row.partition_index): row.committed_offset
+        _place(topic.name, row.partition_index): CommittedPosition(
+            row.committed_offset, row.metadata or ""
+        )
         for topic in found
         for row in topic.partitions
         if row.committed_offset >= 0

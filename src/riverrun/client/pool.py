@@ -9,7 +9,7 @@ cluster or an ``OSError`` (including ``TimeoutError``) from the network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -305,6 +305,11 @@ class ConnectionPool:
             connect_timeout_s=self._connect_timeout_s,
             security=self._security,
         )
+
+    def peer_certificates(self) -> dict[Address, Mapping[str, Any]]:
+        """The certificates of the brokers that this pool is connected to with TLS."""
+        found = {at: one.peer_certificate for at, one in self._connections.items()}
+        return {at: certificate for at, certificate in found.items() if certificate}
 
     def _shuffled(self, addresses: list[Address]) -> list[Address]:
         """Spread the first requests of many clients over all nodes."""

@@ -97,7 +97,7 @@ class Producer:
         producer_id, producer_epoch = NO_PRODUCER_ID, -1
         if acks == ACKS_ALL and write is None:
             waits("a producer id, which the leader of the quorum gives out")
-            producer_id, producer_epoch = await _get_producer_id(pool)
+            producer_id, producer_epoch = await new_producer_id(pool)
         return cls(
             pool,
             topic,
@@ -191,7 +191,9 @@ async def _find_partitions(pool: ConnectionPool, topic: str) -> list[int]:
     return await pool.try_again(once)
 
 
-async def _get_producer_id(pool: ConnectionPool) -> tuple[int, int]:
+async def new_producer_id(pool: ConnectionPool) -> tuple[int, int]:
+    """A producer id and its epoch, for idempotent writes without a transaction."""
+
     async def once() -> tuple[int, int]:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         response: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
+from ipaddress import ip_address
 from typing import Final
 
 from msgspec import Struct
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -22,7 +24,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from riverrun.console import static_files
 from riverrun.console.clusters import ClusterEntry, ClusterSettings
 from riverrun.console.problems import problem
-from riverrun.console.routing import READS, ApiEndpoint, ApiServer, EndpointTable, problem_response
+from riverrun.console.routing import (
+    OTHER_ROOTS,
+    READS,
+    ApiEndpoint,
+    ApiServer,
+    EndpointTable,
+    problem_response,
+)
 from riverrun.console.sessions import ConsoleSessions
 
 API_MODULES: Final = (
@@ -49,6 +58,8 @@ API_MODULES: Final = (
 METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 COMPRESSED_BYTES_MIN: Final = 2048
 ETAG_BYTES: Final = 16
+PORT_IN_HOST: Final = re.compile(r"(\]|^[^:]*):\d+$")
+"""An IPv6 address has colons of its own, and brackets if a port follows."""
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'self'; object-src 'none'",
@@ -65,6 +76,8 @@ class ConsoleSettings(Struct, frozen=True, kw_only=True):
 
     clusters: tuple[ClusterSettings, ...]
     is_read_only: bool = False
+    is_local: bool = False
+    """Whether it listens on a loopback address. Then no other host name is its own."""
 
 
 def declared_endpoints() -> Iterator[ApiEndpoint]:
@@ -88,12 +101,13 @@ class Console:
                 *(Route(f"{root}/{{rest:path}}", self._respond, methods=METHODS) for root in ROOTS),
             ],
             middleware=[
-                Middleware(HeaderMiddleware),
+                Middleware(HeaderMiddleware, is_local=settings.is_local),
                 Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES_MIN, compresslevel=5),
             ],
-            exception_handlers={500: _internal_error},
+            exception_handlers={404: _not_found, 405: _not_found, 500: _internal_error},
             lifespan=self._lifespan,
         )
+        self.app.router.redirect_slashes = False
         self.app.state.is_read_only = settings.is_read_only
         self.app.state.table = self.table
 
@@ -110,7 +124,7 @@ class Console:
         return response
 
 
-ROOTS: Final = ("/api", "/v3")
+ROOTS: Final = ("/api", *OTHER_ROOTS)
 
 
 def conditional(request: Request, response: Response) -> Response:
@@ -126,6 +140,11 @@ def conditional(request: Request, response: Response) -> Response:
     return response
 
 
+async def _not_found(request: Request, _: Exception) -> Response:
+    text = f"There is no {request.url.path}."
+    return problem_response(problem("not_found", text, "The pages are at /ui/."))
+
+
 async def _internal_error(_: Request, __: Exception) -> Response:
     """A bug. The server logs it with its traceback."""
     return problem_response(
@@ -133,11 +152,25 @@ async def _internal_error(_: Request, __: Exception) -> Response:
     )
 
 
-class HeaderMiddleware:
-    """Adds the headers that protect the pages to all responses."""
+def is_local_host(header: str) -> bool:
+    """Whether a Host header names this machine. A page of another site could give its own name the
+    address 127.0.0.1, and would then be allowed to read our responses (DNS rebinding)."""
+    host = header.rpartition(":")[0] if PORT_IN_HOST.search(header) else header
+    host = host.strip("[]").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
-    def __init__(self, app: ASGIApp) -> None:
+
+class HeaderMiddleware:
+    """Checks the Host header, and adds headers that protect the pages to all responses."""
+
+    def __init__(self, app: ASGIApp, *, is_local: bool) -> None:
         self._app = app
+        self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,4 +184,11 @@ class HeaderMiddleware:
                     headers.setdefault(name, text)
             await send(message)
 
+        host = Headers(scope=scope).get("host")
+        if self._is_local and host is not None and not is_local_host(host):
+            refusal = problem(
+                "forbidden", f"This console has no host name {host}.", "Use 127.0.0.1 or localhost."
+            )
+            await problem_response(refusal)(scope, receive, send_with_headers)
+            return
         await self._app(scope, receive, send_with_headers)

@@ -11,6 +11,7 @@ import asyncio
 import shlex
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from math import inf
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
@@ -44,6 +45,8 @@ PREFERENCE: Final = (
     SaslMechanism.OAUTHBEARER,
 )
 METADATA_SECONDS: Final = 2.0
+METADATA_FACTOR: Final = 10.0
+"""Metadata that takes long to read, because there are many partitions, is kept so much longer."""
 RESULTS_MAX: Final = 64
 
 Result = TypeVar("Result")
@@ -151,7 +154,7 @@ class SharedResults:
     """
 
     def __init__(self) -> None:
-        self._made: dict[object, tuple[float, asyncio.Task[Any]]] = {}
+        self._made: dict[object, _SharedResult] = {}
 
     async def get(
         self, key: object, seconds_max: float, make: Callable[[], Awaitable[Result]]
@@ -159,31 +162,39 @@ class SharedResults:
         """The result of a key that is at most this old, or a new one."""
         now = asyncio.get_running_loop().time()
         known = self._made.get(key)
-        if known is None or (known[1].done() and now - known[0] > seconds_max):
+        if known is None or (known.task.done() and now - known.began_at > seconds_max):
             if len(self._made) >= RESULTS_MAX:
                 self._drop_oldest()
-            known = now, asyncio.ensure_future(_run(make))
-            self._made[key] = known
-        task: asyncio.Task[Result] = known[1]
+            task = asyncio.ensure_future(_run(make))
+            known = self._made[key] = _SharedResult(now, seconds_max, task)
+        result: Result
         try:
-            return await asyncio.shield(task)
+            result = await asyncio.shield(known.task)
         finally:
+            task = known.task
             is_failed = task.done() and (task.cancelled() or task.exception() is not None)
             if is_failed and self._made.get(key) is known:
                 del self._made[key]
+        return result
 
     def forget(self) -> None:
-        """Drop all results, after a change."""
-        self._made = {key: row for key, row in self._made.items() if not row[1].done()}
+        """Drop results after a change, also unfinished ones, except those without an age."""
+        self._made = {key: known for key, known in self._made.items() if known.seconds_max == inf}
 
     def close(self) -> None:
-        for _, task in self._made.values():
-            task.cancel()
+        for known in self._made.values():
+            known.task.cancel()
         self._made.clear()
 
     def _drop_oldest(self) -> None:
-        key = min(self._made, key=lambda each: self._made[each][0])
-        self._made.pop(key)[1].cancel()
+        key = min(self._made, key=lambda each: self._made[each].began_at)
+        self._made.pop(key).task.cancel()
+
+
+class _SharedResult(Struct):
+    began_at: float
+    seconds_max: float
+    task: asyncio.Task[Any]
 
 
 async def _run(make: Callable[[], Awaitable[Result]]) -> Result:
@@ -197,15 +208,19 @@ class ConnectedCluster:
         self.entry = entry
         self.pool = entry.open_pool(login)
         self.results = SharedResults()
+        self._metadata_seconds = METADATA_SECONDS
 
     async def metadata(self) -> MetadataResponse:
-        """All topics and nodes, at most two seconds old. Do not change it: requests share it."""
-        return await self.results.get(
-            "metadata", METADATA_SECONDS, lambda: self.pool.try_again(self._all_topics)
-        )
+        """All topics and nodes, a few seconds old. Do not change it: requests share it."""
+        return await self.results.get("metadata", self._metadata_seconds, self._read_metadata)
 
-    async def _all_topics(self) -> MetadataResponse:
-        return await self.pool.metadata(None)
+    async def _read_metadata(self) -> MetadataResponse:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        found = await self.pool.try_again(lambda: self.pool.metadata(None))
+        taken = loop.time() - began_at
+        self._metadata_seconds = max(METADATA_SECONDS, METADATA_FACTOR * taken)
+        return found
 
     async def close(self) -> None:
         self.results.close()

@@ -29,13 +29,13 @@ from starlette.responses import Response
 
 from riverrun.client.pool import ConnectionPool
 from riverrun.console.clusters import ClusterEntry, ConnectedCluster, SharedResults
-from riverrun.console.problems import HANDLED, ApiProblem, as_problem, body_of, problem
+from riverrun.console.problems import HANDLED, ApiProblem, ErrorBody, as_problem, body_of, problem
 from riverrun.console.sessions import ConsoleSessions, UserAccess
 from riverrun.wire.messages.metadata_response import MetadataResponse
 
 API_ROOT: Final = "/api/v1"
 CLUSTER_ROOT: Final = f"{API_ROOT}/clusters/{{cluster}}"
-OTHER_ROOTS: Final = ("/v3",)
+OTHER_ROOTS: Final = ("/v3", "/kafka/v3")
 """Paths that begin with one of these are served as they are."""
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 HANDLER_SECONDS_MAX: Final = 25.0
@@ -46,6 +46,7 @@ OWN_HEADER: Final = "x-riverrun-console"
 JSON: Final = "application/json"
 
 Handler = Callable[["ClusterRequest"], Awaitable[Any]]
+ProblemRender = Callable[[ApiProblem], Response]
 
 
 class NoResult(Struct, frozen=True):
@@ -73,7 +74,7 @@ class ApiEndpoint:
     """One operation of the REST API.
 
     ``path`` is below ``/api/v1/clusters/{cluster}/``, or below ``/api/v1`` if it starts with a
-    slash, or as it is if it starts with ``/v3``.
+    slash, or as it is if it starts with one of ``OTHER_ROOTS``.
     """
 
     method: str
@@ -90,7 +91,9 @@ class ApiEndpoint:
     is_write: bool | None = None
     """Whether it changes something. By default all methods but GET do."""
     status: int = 200
-    render_problem: Callable[[ApiProblem], Response] = problem_response
+    render_problem: ProblemRender = problem_response
+    failure: type[Struct] = ErrorBody
+    """The body of an error that ``render_problem`` makes, for OpenAPI."""
     seconds_max: float = HANDLER_SECONDS_MAX
     media_type: str = JSON
     """The content type of the response, for OpenAPI."""
@@ -167,7 +170,7 @@ class ClusterRequest:
         return self._access
 
     async def metadata(self) -> MetadataResponse:
-        """All topics and nodes, at most two seconds old. Do not change it: requests share it."""
+        """All topics and nodes, a few seconds old. Do not change it: requests share it."""
         return await self.connected.metadata()
 
     def at(self, cluster: str) -> ClusterRequest:
@@ -200,7 +203,10 @@ class EndpointTable:
     def __init__(self, endpoints: Iterable[ApiEndpoint]) -> None:
         self.endpoints: Sequence[ApiEndpoint] = tuple(endpoints)
         self._root = _Branch()
+        self._renders: dict[str, ProblemRender] = {}
+        """How errors look below the first name of a path."""
         for endpoint in self.endpoints:
+            self._renders[endpoint.full_path.split("/")[1]] = endpoint.render_problem
             branch = self._root
             for part in endpoint.full_path.split("/")[1:]:
                 if part.startswith("{") and part.endswith("}"):
@@ -211,6 +217,10 @@ class EndpointTable:
             name = f"{endpoint.method} {endpoint.full_path}"
             assert endpoint.method not in branch.endpoints, f"{name} is declared twice"
             branch.endpoints[endpoint.method] = endpoint
+
+    def render_of(self, raw_path: str) -> ProblemRender:
+        """The form of errors for a path, also for one that does not exist."""
+        return self._renders.get(raw_path.split("/")[1], problem_response)
 
     def find(self, method: str, raw_path: str) -> tuple[ApiEndpoint, dict[str, str]]:
         """The endpoint and the decoded parameters of a path. Raises ``ApiProblem``."""
@@ -250,7 +260,7 @@ class ApiServer:
 
     async def respond(self, raw: Request) -> Response:
         raw_path = raw.scope.get("raw_path", b"").decode("latin-1") or raw.url.path
-        render: Callable[[ApiProblem], Response] = problem_response
+        render = self._table.render_of(raw_path)
         try:
             endpoint, params = self._table.find(raw.method, raw_path)
             render = endpoint.render_problem

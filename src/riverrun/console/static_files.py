@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,9 @@ VERSION_MARK: Final = "/VERSION/"
 PAGES: Final = "/ui/"
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 REVALIDATE: Final = "no-cache"
+WORKERS: Final = "workers/"
+WORKER_POLICY: Final = "default-src 'none'; script-src 'self' 'unsafe-eval'"
+"""Workers run the filters that users type. They have no network and no access to the page."""
 TYPES: Final = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -66,12 +70,10 @@ async def _file(request: Request) -> Response:
     path = find(request.path_params["rest"])
     if path is None:
         return problem_response(problem("not_found", "There is no such file."))
-    is_current = request.path_params["version"] == version()
-    return FileResponse(
-        path,
-        media_type=TYPES[path.suffix],
-        headers={"Cache-Control": IMMUTABLE if is_current else REVALIDATE},
-    )
+    headers = {"Cache-Control": IMMUTABLE}
+    if path.relative_to(FOLDER.resolve()).as_posix().startswith(WORKERS):
+        headers["Content-Security-Policy"] = WORKER_POLICY
+    return FileResponse(path, media_type=TYPES[path.suffix], headers=headers)
 
 
 def find(name: str) -> Path | None:
@@ -83,4 +85,9 @@ def find(name: str) -> Path | None:
 
 
 def version() -> str:
-    return riverrun.__version__
+    """The version of the files: of the package, and of edits to them."""
+    digest = blake2b(digest_size=4)
+    for path in sorted(FOLDER.rglob("*")):
+        status = path.stat()
+        digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return f"{riverrun.__version__}-{digest.hexdigest()}"

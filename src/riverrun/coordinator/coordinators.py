@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverrun.coordinator.consumer.heartbeat import check_heartbeat
 from riverrun.coordinator.consumer.records import ConsumerEpochRecord
@@ -66,6 +66,14 @@ if TYPE_CHECKING:
 
 UNSTABLE_SECONDS_MAX: Final = 0.5
 """For a transaction to end, before a reader of stable offsets gets an error."""
+
+
+class GroupClient(NamedTuple):
+    """The client of a member."""
+
+    group_id: str
+    client_id: str
+    client_host: str
 
 
 class GroupCoordinators:
@@ -318,6 +326,18 @@ class GroupCoordinators:
         """The offsets of all loaded groups. No offset may be committed while this is iterated."""
         for runner in self._shards.active():
             yield from runner.shard.offsets
+
+    def loaded_clients(self) -> Iterator[GroupClient]:
+        """Members of loaded partitions' groups. None may change while this is iterated."""
+        for runner in self._shards.active():
+            for classic in runner.shard.groups.values():
+                for member in classic.members.values():
+                    yield GroupClient(classic.group_id, member.client_id, member.client_host)
+            for group in runner.shard.consumers.groups.values():
+                for one in group.members.values():
+                    yield GroupClient(
+                        group.group_id, one.details.client_id, one.details.client_host
+                    )
 
     # Metrics
 

@@ -221,6 +221,11 @@ class MetadataLog:
         return self._store.end_offset
 
     @property
+    def store(self) -> MetadataStore:
+        """The log on disk, for reading."""
+        return self._store
+
+    @property
     def is_active(self) -> bool:
         """Whether we lead, and all records of earlier leaders are committed and replayed."""
         if self._failure is not None or not self._raft.is_leader:

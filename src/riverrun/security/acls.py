@@ -168,6 +168,8 @@ class AuthorizationResult(Struct, frozen=True, kw_only=True):
     is_allowed: bool
     reason: str
     """The rule that decided, or why there is none; for the audit log and `riverrun acls check`."""
+    rule: Acl | None = None
+    """The rule that decided, if one did."""
 
 
 class AclIndex:
@@ -260,11 +262,11 @@ class Authorizer:
             if not acl.applies_to(who, host):
                 continue
             if acl.denies(operation):
-                return AuthorizationResult(is_allowed=False, reason=str(acl))
+                return AuthorizationResult(is_allowed=False, reason=str(acl), rule=acl)
             if allowed is None and acl.allows(operation):
                 allowed = acl
         if allowed is not None:
-            return AuthorizationResult(is_allowed=True, reason=str(allowed))
+            return AuthorizationResult(is_allowed=True, reason=str(allowed), rule=allowed)
         if is_known:
             return AuthorizationResult(
                 is_allowed=False, reason=f"no rule allows {operation.name} to {principal}"

@@ -42,11 +42,13 @@ from riverrun.server.controller_link.producer_ids import ProducerIds
 from riverrun.server.coordination import build_groups, build_transactions, coordinated_topics
 from riverrun.server.dispatch.forwarding import Forwarder
 from riverrun.server.dispatch.redirects import broker_endpoint
+from riverrun.server.facts.node_facts import NodeFacts
 from riverrun.server.fetch.session_cache import FetchSessions
 from riverrun.server.metrics.group_lag import GroupLag
 from riverrun.server.metrics.node_metrics import declare_metrics
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
 from riverrun.server.moves import Moves, build_digester, current_settings
+from riverrun.server.network.listener import Listener
 from riverrun.server.security.audit.topic_writer import AuditTopicWriter
 from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.server.transactions.coordinator_link import CoordinatorLink
@@ -85,6 +87,7 @@ class BrokerRole:
         channels: ControllerChannels,
         tasks: OwnedTasks,
         boot_id: str,
+        listener: Listener,
         directory_failed: asyncio.Event,
         on_bug: Callable[[BaseException], None],
     ) -> None:
@@ -126,6 +129,7 @@ class BrokerRole:
             verifier=self._coordinators.verifier,
             transactional_produces=TransactionalProduces(self._coordinators.verifier),
             copy_checker=CopyChecker(replicas, settings.node_id, node.log_manager, digester),
+            facts=NodeFacts(node, listener),
         )
         self._sweeper = self._coordinators.sweeper(replicas)
         self._coordinated = coordinated_topics(services)
@@ -189,6 +193,7 @@ class BrokerRole:
             writer = AuditTopicWriter(self.services, self.services.settings.audit)
             audit.write_to(writer)
             self._tasks.start(writer.run(), name="audit topic")
+        self.services.facts.start(self.services, self._group_lag, self._tasks)
 
     async def prepare_metrics(self) -> None:
         """Fetch what the metrics need from other nodes. Call before they are read."""

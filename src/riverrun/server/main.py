@@ -43,6 +43,7 @@ from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
 from riverrun.server.garbage import FrozenObjects
+from riverrun.server.metrics.node_metrics import declare_build
 from riverrun.server.network.free_ports import check_free
 from riverrun.server.node import Node
 from riverrun.server.service_manager import ServiceManager
@@ -53,6 +54,7 @@ from riverrun.server.settings import (
     unknown_variables,
 )
 from riverrun.server.socket_activation import adopt_sockets, passed_descriptors
+from riverrun.server.tracing import with_environment
 from riverrun.server.watchdog import Watchdog
 from riverrun.storage.identity import DirectoryError
 
@@ -138,13 +140,14 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
         passed_descriptors(os.environ, os.getpid()), settings.client_addresses()
     )
     node = Node(
-        settings,
+        with_environment(settings, os.environ),
         files=files,
         clock=SystemClock(),
         randomness=SystemRandomness(),
         boot_id=_boot_id(),
         sockets=sockets,
     )
+    declare_build(node.metrics)
     asyncio.get_running_loop().set_exception_handler(node.callback_failed)
     manager = ServiceManager(os.environ, os.getpid())
 

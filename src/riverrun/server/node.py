@@ -48,6 +48,7 @@ from riverrun.server.formation.decision import Formed
 from riverrun.server.formation.formation import Formation
 from riverrun.server.logs import error_text
 from riverrun.server.network.connection_limits import ConnectionLimits
+from riverrun.server.network.console_relay import console_for
 from riverrun.server.network.http import HttpServer
 from riverrun.server.network.listener import Listener
 from riverrun.server.network.live_settings import listener_updates
@@ -335,9 +336,9 @@ class Node:
     async def _start_http(self) -> None:
         address = self.settings.identity.http_listener
         if address:
-            host, _, port = address.rpartition(":")
-            self._http = HttpServer(self.metrics, self.health, self._prepare_metrics)
-            await self._http.start(host, int(port))
+            console = console_for(self.settings)
+            self._http = HttpServer(self.metrics, self.health, self._prepare_metrics, console)
+            await self._http.start_at(address)
 
     async def _start_broker(
         self,
@@ -358,6 +359,7 @@ class Node:
             channels=channels,
             tasks=self._tasks,
             boot_id=self._boot_id,
+            listener=listener,
             directory_failed=self._directory_failed,
             on_bug=self._fail,
         )

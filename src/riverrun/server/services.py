@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from riverrun.server.dispatch.forwarding import Forwarder
     from riverrun.server.dispatch.image_waits import ImageWaits
     from riverrun.server.dispatch.response_cache import ResponseCache
+    from riverrun.server.facts.node_facts import NodeFacts
     from riverrun.server.fetch.session_cache import FetchSessions
     from riverrun.server.metrics.topic_traffic import TopicsTraffic
     from riverrun.server.network.memory import SendMemory
@@ -81,3 +82,4 @@ class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     verifier: TransactionVerifier
     transactional_produces: TransactionalProduces
     copy_checker: CopyChecker
+    facts: NodeFacts

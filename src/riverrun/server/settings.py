@@ -49,6 +49,7 @@ from riverrun.server.security.settings import (
     listener_protocols,
     prefixed_setting,
 )
+from riverrun.server.tracing import TracingSettings
 from riverrun.storage.settings import (
     CORDONED,
     CleanerSettings,
@@ -106,7 +107,13 @@ class IdentitySettings(Settings):
     http_listener: str = setting(
         "127.0.0.1:9094",
         name="http.listener",
-        doc="HOST:PORT for health checks and metrics over HTTP. Empty: none.",
+        doc="HOST:PORT for health checks, metrics and the console over HTTP. Empty: none.",
+    )
+    has_console: bool = setting(
+        True,
+        name="console.enable",
+        doc="Whether http.listener serves the web console and its REST API too. They run in a"
+        " process of their own, which the first request starts. Kafka has no such setting.",
     )
     rack: str = setting(
         "", name="broker.rack", doc="Rack or zone of this node. Replicas are spread over racks."
@@ -193,6 +200,7 @@ class NodeSettings:
     quorum: QuorumSettings
     follower: FollowerSettings
     metrics: MetricsSettings
+    tracing: TracingSettings
     host: HostSettings
     listener: ListenerSettings
     tls: TlsFileSettings
@@ -338,6 +346,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "quorum": QuorumSettings,
     "follower": FollowerSettings,
     "metrics": MetricsSettings,
+    "tracing": TracingSettings,
     "host": HostSettings,
     **SECURITY_GROUPS,
     "quota": QuotaSettings,

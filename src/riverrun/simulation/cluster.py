@@ -71,6 +71,7 @@ def node_settings(
         "offsets.topic.replication.factor": str(replicas),
         "min.insync.replicas": str(min(replicas, 2)),
         "reassignment.grace.ms": "2000",  # Logs are kept and deleted within a run.
+        "metrics.history.enable": "false",  # It would ask leaders for offsets, and change all runs.
     }
     if nodes > 1:
         seeds = (node_name(other) for other in range(1, controllers + 1))

@@ -110,6 +110,7 @@ class ApiKey(IntEnum):
     VERIFY_REPLICA = 30_002
     DESCRIBE_QUOTA_USE = 30_003
     APPEND_AUDIT = 30_004
+    DESCRIBE_NODE = 30_005
 
 
 class Api(Struct, frozen=True):
@@ -249,6 +250,7 @@ PRIVATE_APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.VERIFY_REPLICA: Api(ApiKey.VERIFY_REPLICA, 0, 0, 0),
         ApiKey.DESCRIBE_QUOTA_USE: Api(ApiKey.DESCRIBE_QUOTA_USE, 0, 0, 0),
         ApiKey.APPEND_AUDIT: Api(ApiKey.APPEND_AUDIT, 0, 0, 0),
+        ApiKey.DESCRIBE_NODE: Api(ApiKey.DESCRIBE_NODE, 0, 0, 0),
     }
 )
 """APIs of riverrun nodes and its command line. Not advertised."""
@@ -384,6 +386,7 @@ ROUTES: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.VERIFY_REPLICA: PRIVATE_APIS[ApiKey.VERIFY_REPLICA],
         ApiKey.DESCRIBE_QUOTA_USE: PRIVATE_APIS[ApiKey.DESCRIBE_QUOTA_USE],
         ApiKey.APPEND_AUDIT: PRIVATE_APIS[ApiKey.APPEND_AUDIT],
+        ApiKey.DESCRIBE_NODE: PRIVATE_APIS[ApiKey.DESCRIBE_NODE],
     }
 )
 """APIs served to clients, including ones we do not advertise."""

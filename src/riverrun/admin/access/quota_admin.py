@@ -107,6 +107,18 @@ async def measure_uses(pool: ConnectionPool) -> tuple[list[NodeUse], list[int]]:
     return uses, silent
 
 
+async def list_with_uses(
+    pool: ConnectionPool, entity: Entity | None = None
+) -> tuple[list[ListedQuota], list[int]]:
+    """Quotas with what clients use of them now, those of an entity and of narrower ones or all;
+    and the nodes that do not report uses."""
+    quotas = await list_quotas(pool, {})
+    uses, silent = await measure_uses(pool) if quotas else ([], [])
+    attribute(quotas, uses)
+    wanted = (entity or {}).items()
+    return [quota for quota in quotas if wanted <= quota.entity.items()], silent
+
+
 def attribute(quotas: Sequence[ListedQuota], uses: Sequence[NodeUse]) -> None:
     """Add each use to the quota that limits it: the most specific one. Highest uses come first."""
     by_names = {(quota.key, *_names(quota.entity)): quota for quota in quotas}
@@ -125,7 +137,11 @@ def _names(entity: Entity) -> tuple[str | None, str | None]:
 
 
 async def alter_quotas(
-    pool: ConnectionPool, entity: Entity, values: Mapping[str, float | None]
+    pool: ConnectionPool,
+    entity: Entity,
+    values: Mapping[str, float | None],
+    *,
+    validate_only: bool = False,
 ) -> None:
     """Set quotas of an entity; None removes one."""
     changes = tuple(
@@ -133,7 +149,7 @@ async def alter_quotas(
     )
     parts = tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items())
     request = AlterClientQuotasRequest(
-        entries=(EntryData(entity=parts, ops=changes),), validate_only=False
+        entries=(EntryData(entity=parts, ops=changes),), validate_only=validate_only
     )
     response: AlterClientQuotasResponse = await pool.request(ApiKey.ALTER_CLIENT_QUOTAS, request)
     for row in response.entries:

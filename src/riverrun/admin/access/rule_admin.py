@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
+from riverrun.admin.access.rules import NO_ID, Resource, principal_of, rule_filter
 from riverrun.admin.requests import check
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -13,9 +13,12 @@ from riverrun.security.acls import (
     AclFilter,
     AclOperation,
     AclPermission,
+    AuthorizationResult,
+    Authorizer,
     PatternType,
     ResourceType,
 )
+from riverrun.security.principal import Principal
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
 from riverrun.wire.messages.create_acls_response import CreateAclsResponse
@@ -30,8 +33,6 @@ from riverrun.wire.messages.describe_configs_request import (
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
 
 BROKER_RESOURCE = 4
-NO_ID = UUID(int=0)
-"""Requests do not show the ids of rules."""
 
 
 async def list_rules(pool: ConnectionPool, wanted: AclFilter) -> list[Acl]:
@@ -64,6 +65,34 @@ async def list_rules(pool: ConnectionPool, wanted: AclFilter) -> list[Acl]:
     return sorted(
         found, key=lambda acl: (acl.principal, acl.resource_type, acl.name, acl.operation)
     )
+
+
+async def find_rules(
+    pool: ConnectionPool,
+    resources: Sequence[Resource],
+    principal: str | None,
+    *,
+    is_exact: bool = False,
+) -> list[Acl]:
+    """The rules that affect some resources, or that name them if ``is_exact``; of one principal,
+    or of all. Without resources the rules of all resources."""
+    pattern = PatternType.ANY if is_exact else PatternType.MATCH
+    filters = [rule_filter(kind, name, principal, pattern) for kind, name in resources]
+    found: dict[Acl, None] = {}
+    for wanted in filters or [rule_filter(principal=principal, pattern=pattern)]:
+        found |= dict.fromkeys(await list_rules(pool, wanted))
+    return list(found)
+
+
+async def check_right(
+    pool: ConnectionPool, user: str, host: str, operation: AclOperation, resource: Resource
+) -> AuthorizationResult:
+    """Whether a user may do something, and the rule that decides."""
+    acls = await list_rules(pool, rule_filter())
+    super_users, is_open = await authorizer_settings(pool)
+    authorizer = Authorizer(acls, super_users=super_users, is_open=is_open)
+    principal = Principal.parse(principal_of(user))
+    return authorizer.decide(principal, host, operation, *resource)
 
 
 async def add_rules(pool: ConnectionPool, acls: Sequence[Acl]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from riverrun.admin.requests import NotFound, check
 from riverrun.client.pool import ConnectionPool
-from riverrun.model.errors import ErrorCode
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.security.scram import SALT_BYTES, ScramMechanism, salted_password
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.alter_user_scram_credentials_request import (
@@ -58,6 +58,54 @@ async def list_users(pool: ConnectionPool, name: str | None = None) -> list[Scra
         found = {MECHANISMS[i.mechanism].title: i.iterations for i in row.credential_infos}
         users.append(ScramUser(name=row.user, mechanisms=found))
     return sorted(users, key=lambda user: user.name)
+
+
+def parse_mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
+    """Mechanisms by name, in any case. Raises ValueError."""
+    found = []
+    for name in names:
+        mechanism = ScramMechanism.named(name.upper())
+        if mechanism is None:
+            known = ", ".join(one.title for one in ScramMechanism)
+            raise ValueError(f"{name}: choose one of {known}")
+        found.append(mechanism)
+    return list(dict.fromkeys(found))
+
+
+async def add_user(
+    pool: ConnectionPool,
+    name: str,
+    password: str,
+    mechanisms: Sequence[ScramMechanism] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Add a user, by default with all mechanisms. Raises KafkaError if it exists."""
+    try:
+        await list_users(pool, name)
+    except NotFound:
+        if not validate_only:
+            await set_password(pool, name, password, mechanisms or tuple(ScramMechanism))
+        return
+    raise KafkaError(
+        ErrorCode.DUPLICATE_RESOURCE,
+        f"user {name} exists; change its password with `riverrun users password {name}`",
+    )
+
+
+async def change_password(
+    pool: ConnectionPool,
+    name: str,
+    password: str,
+    mechanisms: Sequence[ScramMechanism] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Change the password of a user for the given mechanisms, by default for all that it has."""
+    (known,) = await list_users(pool, name)
+    kept = mechanisms or [one for one in ScramMechanism if one.title in known.mechanisms]
+    if not validate_only:
+        await set_password(pool, name, password, kept)
 
 
 async def set_password(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from riverrun.admin.balance.cluster_state import PartitionState, ask_partitions
@@ -35,36 +35,54 @@ class Cancelled:
         }
 
 
-async def cancel_moves(
-    pool: ConnectionPool,
-    topics: Topics | None,
-    plan_id: str | None,
-    *,
-    agree: Callable[[str], None],
-) -> Cancelled:
-    """Cancel one plan, the moves of some topics, or everything (``topics`` is None).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancellation:
+    """What a cancellation would end."""
 
-    ``agree`` asks the user and exits if the answer is no. The moves of a plan are cancelled by the
-    controller together with the plan. A second look finds moves that have no plan.
-    """
+    plans: tuple[StoredPlan, ...]
+    moving: tuple[PartitionState, ...]
+    topics: Topics | None
+    with_moves: bool
+    """Whether moves without a plan are cancelled too."""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.plans and not self.moving
+
+    def __str__(self) -> str:
+        parts = [f"the plan {plan.id} ({plan.header.reason})" for plan in self.plans]
+        if self.moving:
+            parts.append(counted(len(self.moving), "move"))
+        return " and ".join(parts)
+
+
+async def find_cancellable(
+    pool: ConnectionPool, topics: Topics | None, plan_id: str | None
+) -> Cancellation:
+    """Look for one plan, the moves of some topics, or everything (``topics`` is None)."""
     known = await ask_plans(pool)
     plans = [one for one in known if one.id == plan_id or (plan_id is None and topics is None)]
     moving = [] if plan_id is not None else _wanted(await ask_partitions(pool), topics)
-    if not plans and not moving:
-        return Cancelled()
-    agree(_in_words(plans, moving))
-    for plan in plans:
+    return Cancellation(
+        plans=tuple(plans), moving=tuple(moving), topics=topics, with_moves=plan_id is None
+    )
+
+
+async def cancel(pool: ConnectionPool, wanted: Cancellation) -> Cancelled:
+    """Cancel plans and moves. The moves of a plan are cancelled by the controller together with
+    the plan. A second look finds moves that have no plan."""
+    moving: Sequence[PartitionState] = wanted.moving
+    for plan in wanted.plans:
         await cancel_plan(pool, plan.id)
-    places = [one.at for one in moving]
-    if plans:
-        moving = [] if plan_id is not None else _wanted(await ask_partitions(pool), topics)
+    if wanted.plans:
+        moving = _wanted(await ask_partitions(pool), wanted.topics) if wanted.with_moves else ()
     failures = await reassign(pool, dict.fromkeys(one.at for one in moving)) if moving else {}
-    if plans:
+    if wanted.plans:
         # A node may still have shown a move that ended with its plan.
         failures = {at: why for at, why in failures.items() if NOT_IN_PROGRESS not in why}
     return Cancelled(
-        plans=tuple(plan.id for plan in plans),
-        moves=tuple(at for at in places if at not in failures),
+        plans=tuple(plan.id for plan in wanted.plans),
+        moves=tuple(one.at for one in wanted.moving if one.at not in failures),
         failures=failures,
     )
 
@@ -81,10 +99,3 @@ def _is_wanted(at: TopicPartition, topics: Topics | None) -> bool:
         return True
     indexes = topics.get(at.topic, frozenset())
     return indexes is None or at.partition in indexes
-
-
-def _in_words(plans: Sequence[StoredPlan], moving: Sequence[PartitionState]) -> str:
-    parts = [f"the plan {plan.id} ({plan.header.reason})" for plan in plans]
-    if moving:
-        parts.append(counted(len(moving), "move"))
-    return " and ".join(parts)

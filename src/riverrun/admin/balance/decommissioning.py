@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from riverrun.admin.balance.broker_modes import set_mode
-from riverrun.admin.balance.cluster_state import ask_partitions
+from riverrun.admin.balance.cluster_state import ClusterView, ask_partitions, layout_of
+from riverrun.admin.balance.plan_report import unplaced_lines
 from riverrun.admin.balance.stored_plans import ask_plans, cancel_plan
 from riverrun.admin.quorum.admin import remove_voter
 from riverrun.admin.quorum.report import ask_quorum
 from riverrun.client.pool import ConnectionPool
+from riverrun.placement.planner.plan import Plan, Purpose, make_plan
 
+UNPLACED_MAX = 5
+"""Replicas without a place that are listed; further ones are counted."""
 LOOKS_MAX = 20
 LOOK_EVERY_SECONDS = 0.25
 """A node learns of the end of a move slightly after the controller."""
@@ -19,6 +23,20 @@ LOOK_EVERY_SECONDS = 0.25
 def words(node: int) -> str:
     """The command by which the cluster knows the plan."""
     return f"cluster decommission {node}"
+
+
+def emptying_plan(state: ClusterView, node: int) -> Plan:
+    """Moves everything away from a node."""
+    return make_plan(layout_of(state, draining=(node,)), Purpose.REPAIR)
+
+
+def unplaced_in_words(plan: Plan, node: int) -> list[str]:
+    """Why a node cannot be emptied; nothing if it can."""
+    if all(one.broker != node for one in plan.unplaced):
+        return []
+    lines = unplaced_lines(plan)
+    more = [f"and {len(lines) - UNPLACED_MAX} more"] if len(lines) > UNPLACED_MAX else []
+    return [*lines[:UNPLACED_MAX], *more]
 
 
 async def running(pool: ConnectionPool, node: int) -> str | None:

@@ -66,16 +66,23 @@ class MoveProgress:
 
 async def ask_moves(pool: ConnectionPool, *, with_rates: bool) -> list[MoveProgress]:
     """The moves in progress. Rates need two looks, a second apart, or more until bytes arrive."""
-    first, at = await _look(pool), time.monotonic()
+    first, at = await look(pool), time.monotonic()
     if not with_rates or not first:
         return first
     before = {one.at: one for one in first}
     for _ in range(SAMPLES_MAX):
         await asyncio.sleep(SAMPLE_SECONDS)
-        now = await _look(pool)
+        now = await look(pool)
         if any(one.at not in before or _is_copying(before[one.at], one) for one in now) or not now:
             break
-    seconds = time.monotonic() - at
+    return with_rates_since(first, now, time.monotonic() - at)
+
+
+def with_rates_since(
+    earlier: Sequence[MoveProgress], now: Sequence[MoveProgress], seconds: float
+) -> list[MoveProgress]:
+    """The moves of a look with their rates since an earlier look."""
+    before = {one.at: one for one in earlier}
     return [
         replace(
             one,
@@ -92,7 +99,8 @@ def _is_copying(before: MoveProgress, now: MoveProgress) -> bool:
     return now.bytes_done > before.bytes_done or not now.bytes_left
 
 
-async def _look(pool: ConnectionPool) -> list[MoveProgress]:
+async def look(pool: ConnectionPool) -> list[MoveProgress]:
+    """The moves in progress, without rates."""
     moving = [one for one in await ask_partitions(pool) if one.is_moving]
     if not moving:
         return []

@@ -29,6 +29,7 @@ from riverrun.placement.planner.stored_plan import (
     StoredPlan,
     StoredRollback,
     Suggestion,
+    decode_moves,
     decode_plan,
     decode_rollbacks,
     decode_suggestion,
@@ -71,8 +72,39 @@ def user_and_host() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def new_plan_id(word: str) -> str:
-    return f"{word}-{secrets.token_hex(4)}"
+async def supports_plans(pool: ConnectionPool) -> bool:
+    """Whether the cluster stores plans: Apache Kafka does not know their type of resource."""
+    wanted = DescribeConfigsResource(
+        resource_type=PLAN_RESOURCE, resource_name=ALL_PLANS, configuration_keys=()
+    )
+    answer: DescribeConfigsResponse = await pool.request(
+        ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=(wanted,))
+    )
+    code = answer.results[0].error_code
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        check(code, answer.results[0].error_message, "plans")
+    return code is ErrorCode.NONE
+
+
+async def start_plan(
+    pool: ConnectionPool,
+    command: str,
+    moves: Sequence[PlannedMove],
+    *,
+    throttle: int | None,
+    requester: str,
+) -> str:
+    """Let the controller run a plan, and return its id. ``command`` has the words of the command
+    that does the same, by which the cluster names the plan."""
+    plan_id = f"{command.split()[1]}-{secrets.token_hex(4)}"
+    header = PlanHeader(
+        reason=command,
+        requester=requester,
+        submitted_ms=int(time.time() * 1000),
+        throttle=throttle,
+    )
+    await submit(pool, plan_id, header, moves)
+    return plan_id
 
 
 async def submit(
@@ -124,6 +156,16 @@ async def ask_all_plans(pool: ConnectionPool) -> list[StoredPlan]:
     texts = await _describe(pool, [(name, WATCHED) for name in found])
     plans = [decode_plan(name, each) for name, each in texts.items() if HEADER in each]
     return sorted(plans, key=lambda plan: (plan.header.submitted_ms, plan.id))
+
+
+async def ask_plan_moves(
+    pool: ConnectionPool, plan_ids: Sequence[str]
+) -> dict[str, tuple[PlannedMove, ...]]:
+    """The moves of plans that run, by id. They do not change."""
+    if not plan_ids:
+        return {}
+    texts = await _describe(pool, [(plan_id, None) for plan_id in plan_ids])
+    return {plan_id: decode_moves(each) for plan_id, each in texts.items()}
 
 
 async def ask_rollbacks(pool: ConnectionPool) -> dict[str, StoredRollback]:

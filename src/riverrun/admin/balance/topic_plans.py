@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from riverrun.admin.balance.cluster_state import ClusterView, PartitionState, layout_of
+from riverrun.admin.broker_settings import DECOMMISSIONING
 from riverrun.admin.requests import NotFound
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
@@ -49,6 +50,18 @@ def targets_plan(
         if target(one) != one.replicas
     ]
     return _plan(state, moves)
+
+
+def move_plan(
+    state: ClusterView, topic: str, indexes: frozenset[int] | None, nodes: tuple[int, ...]
+) -> Plan:
+    """Move partitions to these nodes; raises ``NotFound``, or an error if a node is emptied."""
+    for node in nodes:
+        if state.broker(node).mode == DECOMMISSIONING:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {node} is being decommissioned"
+            )
+    return targets_plan(state, topic, indexes, lambda _: nodes)
 
 
 def rebalance_plan(state: ClusterView, topic: str) -> Plan:

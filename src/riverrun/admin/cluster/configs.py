@@ -161,14 +161,19 @@ async def _ask(pool: ConnectionPool, nodes: Sequence[int]) -> SettingsReport:
     answers, silent = await ask_each(pool, messages, ApiKey.DESCRIBE_CONFIGS)
     if not answers:
         raise ConnectionError(f"node {', '.join(map(str, silent))} does not respond")
-    rows = [row for node, answer in answers.items() for row in read_settings(node, answer)]
+    rows = [
+        row
+        for node, answer in answers.items()
+        for row in read_settings(answer, f"node {node}", node)
+    ]
     return SettingsReport(rows=tuple(rows), silent=tuple(silent))
 
 
-def read_settings(node: int, answer: DescribeConfigsResponse) -> list[BrokerSetting]:
+def read_settings(answer: DescribeConfigsResponse, place: str, *nodes: int) -> list[BrokerSetting]:
+    """``place`` is named in errors; ``nodes`` have these settings."""
     rows = []
     for result in answer.results:
-        check(result.error_code, result.error_message, f"node {node}")
+        check(result.error_code, result.error_message, place)
         for row in result.configs:
             # The default may belong to a name with another unit, such as log.retention.hours.
             defaults = [
@@ -187,7 +192,7 @@ def read_settings(node: int, answer: DescribeConfigsResponse) -> list[BrokerSett
                     type=TYPES[row.config_type] if row.config_type < len(TYPES) else TYPES[0],
                     documentation=row.documentation,
                     sources=frozenset([row.config_source, *(one.source for one in row.synonyms)]),
-                    nodes=(node,),
+                    nodes=nodes,
                 )
             )
     return rows

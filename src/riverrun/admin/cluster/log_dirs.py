@@ -51,18 +51,24 @@ class DirectoryRow:
         }  # fmt: skip
 
 
-async def ask_directories(pool: ConnectionPool, node: int | None = None) -> list[DirectoryRow]:
-    """The directories of one node or of all; a node that does not respond is one row."""
+async def ask_directories(
+    pool: ConnectionPool,
+    node: int | None = None,
+    *,
+    with_sizes: bool = True,
+    limit_s: float = ANSWER_SECONDS_MAX,
+) -> list[DirectoryRow]:
+    """The directories of one node or of all; a node that does not respond is one row. Without
+    sizes the response does not grow with the number of partitions."""
     await pool.metadata(())
     nodes = sorted(pool.cluster.nodes)
     if node is not None:
         if node not in nodes:
             raise NotFound(f"broker {node} is not up; `riverrun cluster nodes` lists the brokers")
         nodes = [node]
-    messages = dict.fromkeys(nodes, DescribeLogDirsRequest(topics=None))
-    answers, silent = await ask_each(
-        pool, messages, ApiKey.DESCRIBE_LOG_DIRS, limit_s=ANSWER_SECONDS_MAX
-    )
+    message = DescribeLogDirsRequest(topics=None if with_sizes else ())
+    messages = dict.fromkeys(nodes, message)
+    answers, silent = await ask_each(pool, messages, ApiKey.DESCRIBE_LOG_DIRS, limit_s=limit_s)
     rows = [_directory(at, result) for at, answer in answers.items() for result in answer.results]
     rows += [
         DirectoryRow(node=at, path=None, sizes={}, free_bytes=None, total_bytes=None)

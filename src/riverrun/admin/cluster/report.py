@@ -228,8 +228,8 @@ async def ask_report(
         partitions=len(rows),
         offline=tuple(row for row in rows if row.leader is None),
         under_replicated=behind,
-        under_min_isr=await _under_min_isr(pool, behind),
-        features=await _features(pool) if with_features else {},
+        under_min_isr=await ask_under_min_isr(pool, behind),
+        features=await ask_features(pool) if with_features else {},
         plans=tuple(await ask_plans(pool)),
         suggestion=await ask_suggestion(pool),
     )
@@ -277,9 +277,9 @@ async def _modes(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, str]:
     return {node: rows[MODE].value or ACTIVE for node, rows in settings.items() if MODE in rows}
 
 
-async def _under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """min.insync.replicas is capped by the replication factor, so other partitions need no
-    check."""
+async def ask_under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:
+    """Those that reject acks=all. min.insync.replicas is capped by the replication factor, so other
+    partitions need no check."""
     names = sorted({row.topic for row in behind})
     if not names:
         return ()
@@ -321,7 +321,8 @@ async def _silent(cluster: DescribeClusterResponse) -> set[int]:
     return {broker.broker_id for broker, answers in pairs if not answers}
 
 
-async def _features(pool: ConnectionPool) -> dict[str, int]:
+async def ask_features(pool: ConnectionPool) -> dict[str, int]:
+    """The finalised features of the cluster, with their levels."""
     message = ApiVersionsRequest(
         client_software_name="riverrun", client_software_version=riverrun.__version__
     )

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.admin.requests import NotFound, alike, ask_each, check, find_topic, in_words
+from riverrun.admin.requests import NotFound, alike, ask_each, check, find_topic
 from riverrun.admin.tables import counted
 from riverrun.client.group_description import (
     GroupDescription,
     MemberDescription,
     describe_group_of_any_type,
 )
-from riverrun.client.offsets import commit_offsets, committed_offsets, offsets_at
+from riverrun.client.offsets import (
+    commit_offsets,
+    committed_offsets,
+    committed_positions,
+    offsets_at,
+)
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -59,6 +64,8 @@ class OffsetRow:
     end: int | None
     """None if the topic was deleted."""
     member_id: str | None
+    metadata: str = ""
+    """The text that the consumer stored with its commit."""
 
     @property
     def lag(self) -> int | None:
@@ -156,7 +163,7 @@ async def describe_group(pool: ConnectionPool, name: str) -> Group:
     found = await _find(pool, name)
     members = found.members
     owners = {at: member.member_id for member in members for at in member.partitions}
-    committed = await committed_offsets(pool, name)
+    committed = await committed_positions(pool, name)
     places = sorted({**owners, **committed})
     ends = await _ends(pool, places)
     return Group(
@@ -171,9 +178,10 @@ async def describe_group(pool: ConnectionPool, name: str) -> Group:
         offsets=tuple(
             OffsetRow(
                 partition=at,
-                committed=committed.get(at),
+                committed=committed[at].offset if at in committed else None,
                 end=ends.get(at),
                 member_id=owners.get(at),
+                metadata=committed[at].metadata if at in committed else "",
             )
             for at in places
         ),
@@ -203,11 +211,11 @@ async def _ends(
     return await offsets_at(pool, {at: LATEST for at in places if at in there})
 
 
-async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
+async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, KafkaError]:
     """The groups that were not deleted, with the reason."""
     for name in names:
         await _find(pool, name)
-    failures: dict[str, str] = {}
+    failures: dict[str, KafkaError] = {}
     for name in dict.fromkeys(names):
         answer: DeleteGroupsResponse = await pool.group_request(
             name,
@@ -217,7 +225,7 @@ async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str,
         )
         code = answer.results[0].error_code
         if code is not ErrorCode.NONE:
-            failures[name] = in_words(KafkaError(code, f"group {name}: {code.name}"))
+            failures[name] = KafkaError(code, f"group {name}: {code.name}")
     return failures
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from riverrun.admin.cluster.configs import BrokerSetting, read_settings
 from riverrun.admin.requests import alike, check, find_topic, in_words
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -22,6 +23,11 @@ from riverrun.wire.messages.create_topics_request import (
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from riverrun.wire.messages.delete_topics_response import DeleteTopicsResponse
+from riverrun.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
 from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterableConfig,
     AlterConfigsResource,
@@ -61,7 +67,12 @@ class Creation:
     """The result of creating topics, per topic."""
 
     created: list[CreatedTopic] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    errors: list[KafkaError] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[str]:
+        """The errors in words."""
+        return [in_words(error) for error in self.errors]
 
 
 def creation_request(
@@ -122,11 +133,11 @@ async def create_topics(
             if row.error_code is ErrorCode.INVALID_CONFIG:
                 hint = _misspelt(settings, setting_names())
             reason = (row.error_message or row.error_code.name) + hint
-            creation.failures.append(_failure(row.error_code, reason, row.name))
+            creation.errors.append(_failure(row.error_code, reason, row.name))
     return creation
 
 
-async def delete_topics(pool: ConnectionPool, names: Sequence[str]) -> dict[str, str]:
+async def delete_topics(pool: ConnectionPool, names: Sequence[str]) -> dict[str, KafkaError]:
     """The topics that were not deleted, with the reason."""
     for name in names:
         await find_topic(pool, name, may_be_created=False)
@@ -166,6 +177,18 @@ async def alter_topic(
             await _alter_settings(pool, name, settings, setting_names, validate_only=is_validation)
         if partitions is not None:
             await _add_partitions(pool, name, partitions, validate_only=is_validation)
+
+
+async def ask_topic_settings(pool: ConnectionPool, name: str) -> list[BrokerSetting]:
+    """All settings of a topic with their documentation."""
+    resource = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+    )
+    message = DescribeConfigsRequest(
+        resources=(resource,), include_synonyms=True, include_documentation=True
+    )
+    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    return read_settings(answer, f"topic {name}")
 
 
 async def _alter_settings(
@@ -209,8 +232,8 @@ async def _add_partitions(
         check(row.error_code, row.error_message, f"topic {name}")
 
 
-def _failure(code: ErrorCode, message: str | None, name: str) -> str:
-    return in_words(KafkaError(code, f"topic {name}: {message or code.name}"))
+def _failure(code: ErrorCode, message: str | None, name: str) -> KafkaError:
+    return KafkaError(code, f"topic {name}: {message or code.name}")
 
 
 def _misspelt(settings: Iterable[str], known: Sequence[str]) -> str:

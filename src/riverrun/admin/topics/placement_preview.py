@@ -97,6 +97,17 @@ async def preview_topics(
     return previews
 
 
+async def preview_partitions(
+    pool: ConnectionPool, name: str, *, partitions: int, replication_factor: int
+) -> PlacementPreview:
+    """Place further partitions of a topic."""
+    brokers, policy = await _brokers(pool)
+    told = explain(
+        brokers, partitions=partitions, replicas=replication_factor, policy=policy, seed=SEED
+    )
+    return PlacementPreview(name=name, explanation=told)
+
+
 async def _validated(
     pool: ConnectionPool,
     names: Sequence[str],

@@ -33,6 +33,10 @@ from riverrun.wire.messages.describe_transactions_response import DescribeTransa
 from riverrun.wire.messages.list_transactions_request import ListTransactionsRequest
 from riverrun.wire.messages.list_transactions_response import ListTransactionsResponse
 
+STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
+    "PrepareEpochFence", "Dead",
+)  # fmt: skip
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT = "Ongoing", "PrepareCommit", "PrepareAbort"
 OPEN_STATES = (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
 NO_DURATION = -1
@@ -132,6 +136,15 @@ class CoordinatedTransaction:
         }
 
 
+def parse_states(texts: Sequence[str]) -> list[str]:
+    """States by name, in any case. Raises ValueError: an unknown one would list nothing."""
+    known = {state.lower(): state for state in STATES}
+    for text in texts:
+        if text.lower() not in known:
+            raise ValueError(f"{text}: expected one of {', '.join(STATES)}")
+    return [known[text.lower()] for text in texts]
+
+
 async def list_transactions(
     pool: ConnectionPool,
     *,
@@ -158,6 +171,17 @@ async def list_transactions(
             by_node[node] = [row.transactional_id for row in answer.transaction_states]
     found = await _describe(pool, by_node)
     return sorted(found, key=lambda row: row.transactional_id)
+
+
+async def count_open(pool: ConnectionPool) -> int:
+    """The number of open transactions, according to the coordinators that respond."""
+    await pool.metadata(())
+    message = ListTransactionsRequest(
+        state_filters=tuple(OPEN_STATES), duration_filter=NO_DURATION, transactional_id_pattern=None
+    )
+    messages = dict.fromkeys(pool.cluster.nodes, message)
+    answers, _ = await ask_each(pool, messages, ApiKey.LIST_TRANSACTIONS)
+    return sum(len(answer.transaction_states) for answer in answers.values())
 
 
 async def _describe(
@@ -292,6 +316,33 @@ async def _readers(
             if at in group.committed:
                 readers[at].append(group.row.group)
     return readers
+
+
+async def describe_transaction(
+    pool: ConnectionPool, transactional_id: str
+) -> tuple[CoordinatedTransaction, list[HeldPartition]]:
+    """A transactional id, and what its open transaction holds back. Raises NotFound."""
+    found = await find_transaction(pool, transactional_id)
+    starts = {
+        each.partition: each.start_offset
+        for each in await open_in(pool, found.partitions)
+        if each.producer_id == found.producer_id
+    }
+    return found, await held_partitions(pool, found.partitions, starts)
+
+
+async def find_open_transaction(
+    pool: ConnectionPool, transactional_id: str
+) -> CoordinatedTransaction:
+    """A transactional id whose transaction can be aborted. Raises NotFound, or KafkaError if it has
+    no open transaction."""
+    found = await find_transaction(pool, transactional_id)
+    if found.state not in OPEN_STATES:
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"{transactional_id} has no open transaction: it is {found.state}",
+        )
+    return found
 
 
 async def force_end(pool: ConnectionPool, transactional_id: str) -> None:

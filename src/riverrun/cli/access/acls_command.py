@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,8 +22,8 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.client.pool import ConnectionPool
-    from riverrun.security.acls import Acl, AclOperation, AuthorizationResult, PatternType
+    from riverrun.admin.access.rules import Resource, Right
+    from riverrun.security.acls import AclOperation
 
 User = Annotated[
     str | None,
@@ -43,6 +43,16 @@ TransactionalId = Annotated[
     str | None, typer.Option("--transactional-id", metavar="ID", help="A transactional id.")
 ]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Token = Annotated[
+    str | None,
+    typer.Option("--delegation-token", metavar="ID", help="The id of a delegation token."),
+]
+TokenOwner = Annotated[
+    str | None,
+    typer.Option(
+        "--user-principal", metavar="USER", help="A user whose delegation tokens are meant."
+    ),
+]
 IsPrefix = Annotated[
     bool, typer.Option("--prefix", help="The name is a prefix: all resources that begin with it.")
 ]
@@ -58,18 +68,13 @@ Operations = Annotated[
 Host = Annotated[str, typer.Option("--host", metavar="IP", help="The client's address; * for all.")]
 Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow; wins over allow.")]
 
-ROLES: Final = {
-    "producer": {"topic": ("Write", "Describe", "Create"), "transactional": ("Write", "Describe")},
-    "consumer": {"topic": ("Read", "Describe"), "group": ("Read",)},
-}
-
 
 def register(app: typer.Typer) -> None:
     acls = CommandApp(help="List, add and remove access rules, and explain decisions.")
     acls.command("list")(list_acls)
     acls.command("add")(add)
     acls.command("remove")(remove)
-    acls.command("check")(check_right)
+    acls.command("check")(check)
     app.add_typer(acls, name="acls")
 
 
@@ -79,6 +84,8 @@ def list_acls(
     group: Group = None,
     transactional_id: TransactionalId = None,
     on_cluster: OnCluster = False,
+    token: Token = None,
+    token_owner: TokenOwner = None,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
     no_headers: NoHeaders = False,
@@ -89,20 +96,24 @@ def list_acls(
     riverrun acls list --user alice
     riverrun acls list --topic orders
     """
+    from riverrun.admin.access.rule_admin import find_rules
+    from riverrun.admin.access.rules import described_rule, principal_of
     from riverrun.admin.tables import Table
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
-    found = run(bootstrap, _asking(user, topic, group, transactional_id, on_cluster))
+    resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
+    principal = None if user is None else principal_of(user)
+    found = run(bootstrap, lambda pool: find_rules(pool, resources, principal))
     if as_json:
-        print_json([_as_row(acl) for acl in found])
+        print_json([described_rule(acl) for acl in found])
         return
     table = Table(
         columns=["USER", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "HOST"],
         empty="There are no rules.",
     )
     for acl in found:
-        row = _as_row(acl)
+        row = described_rule(acl)
         name = f"{row['name']}*" if row["pattern"] == "prefixed" else row["name"]
         table.rows.append(
             [row["principal"], row["permission"], row["operation"], row["resource"], name, acl.host]
@@ -117,6 +128,8 @@ def add(
     group: Group = None,
     transactional_id: TransactionalId = None,
     on_cluster: OnCluster = False,
+    token: Token = None,
+    token_owner: TokenOwner = None,
     is_prefix: IsPrefix = False,
     role: Annotated[
         str | None,
@@ -139,22 +152,26 @@ def add(
     riverrun acls add --user team-a --operation All --topic team-a. --prefix
     """
     from riverrun.admin.access.rule_admin import add_rules
+    from riverrun.admin.access.rules import new_rule
     from riverrun.cli.support.session import run
-
-    resources = _resources(topic, group, transactional_id, on_cluster)
-    if not resources:
-        fail("name a resource: --topic, --group, --transactional-id or --cluster", USAGE)
-    pairs = _role_pairs(role, resources) if role else []
-    pairs += [(kind, name, _operation(text)) for kind, name in resources for text in operations]
-    if not pairs:
-        fail("name a right: --operation Read (may be repeated), or --role producer", USAGE)
     from riverrun.security.acls import AclPermission, PatternType
 
-    pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
-    permission = AclPermission.DENY if deny else AclPermission.ALLOW
+    resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
+    if not resources:
+        fail("name a resource: --topic, --group, --transactional-id or --cluster", USAGE)
+    rights = _role_rights(role, resources) if role else []
+    rights += [(kind, name, _operation(text)) for kind, name in resources for text in operations]
+    if not rights:
+        fail("name a right: --operation Read (may be repeated), or --role producer", USAGE)
     acls = [
-        _acl(kind, name, operation, _principal(user), host, pattern, permission)
-        for kind, name, operation in pairs
+        new_rule(
+            right,
+            user,
+            host=host,
+            pattern=PatternType.PREFIXED if is_prefix else PatternType.LITERAL,
+            permission=AclPermission.DENY if deny else AclPermission.ALLOW,
+        )
+        for right in rights
     ]
     run(bootstrap, lambda pool: add_rules(pool, acls))
     for acl in acls:
@@ -167,7 +184,19 @@ def remove(
     group: Group = None,
     transactional_id: TransactionalId = None,
     on_cluster: OnCluster = False,
+    token: Token = None,
+    token_owner: TokenOwner = None,
     operations: Operations = [],  # noqa: B006
+    is_prefix: Annotated[
+        bool | None,
+        typer.Option("--prefix/--literal", help="Only rules with a prefix, or only with a name."),
+    ] = None,
+    is_denial: Annotated[
+        bool | None, typer.Option("--deny/--allow", help="Only rules that deny, or that allow.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="IP", help="Only rules for this address.")
+    ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
@@ -177,14 +206,26 @@ def remove(
     riverrun acls remove --user alice
     riverrun acls remove --user alice --topic orders --operation Write
     """
-    from riverrun.admin.access.rule_admin import remove_rules
+    from riverrun.admin.access.rule_admin import find_rules, remove_rules
+    from riverrun.admin.access.rules import principal_of
     from riverrun.cli.support.session import run
+    from riverrun.security.acls import AclPermission, PatternType
 
-    if not any((user, topic, group, transactional_id, on_cluster)):
+    resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
+    if not user and not resources:
         fail("name a user or a resource; removing all rules at once is refused", USAGE)
     wanted = [_operation(text) for text in operations]
-    found = run(bootstrap, _asking(user, topic, group, transactional_id, on_cluster, is_exact=True))
-    found = [acl for acl in found if not wanted or acl.operation in wanted]
+    principal = None if user is None else principal_of(user)
+    found = [
+        acl
+        for acl in run(
+            bootstrap, lambda pool: find_rules(pool, resources, principal, is_exact=True)
+        )
+        if (not wanted or acl.operation in wanted)
+        and is_prefix in (None, acl.pattern_type is PatternType.PREFIXED)
+        and is_denial in (None, acl.permission is AclPermission.DENY)
+        and host in (None, acl.host)
+    ]
     if not found:
         fail("no rule matches; `riverrun acls list` lists all", NOT_FOUND)
     for acl in found:
@@ -194,7 +235,7 @@ def remove(
     print(f"{len(found)} removed")
 
 
-def check_right(
+def check(
     user: Annotated[str, typer.Option("--user", metavar="USER", help="The user.")],
     operation: Annotated[
         str, typer.Option("--operation", metavar="OPERATION", help="Read, Write, Describe, ...")
@@ -203,6 +244,8 @@ def check_right(
     group: Group = None,
     transactional_id: TransactionalId = None,
     on_cluster: OnCluster = False,
+    token: Token = None,
+    token_owner: TokenOwner = None,
     host: Host = "*",
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -212,26 +255,15 @@ def check_right(
     \b
     riverrun acls check --user alice --operation Write --topic orders
     """
+    from riverrun.admin.access.rule_admin import check_right
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
-    resources = _resources(topic, group, transactional_id, on_cluster)
+    resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
     if len(resources) != 1:
         fail("name one resource: --topic, --group, --transactional-id or --cluster", USAGE)
-    ((kind, name),) = resources
     wanted = _operation(operation)
-
-    async def ask(pool: ConnectionPool) -> AuthorizationResult:
-        from riverrun.admin.access.rule_admin import authorizer_settings, list_rules
-        from riverrun.security.acls import Authorizer
-        from riverrun.security.principal import Principal
-
-        acls = await list_rules(pool, _filter())
-        super_users, is_open = await authorizer_settings(pool)
-        authorizer = Authorizer(acls, super_users=super_users, is_open=is_open)
-        return authorizer.decide(Principal.parse(_principal(user)), host, wanted, kind, name)
-
-    decision = run(bootstrap, ask)
+    decision = run(bootstrap, lambda pool: check_right(pool, user, host, wanted, resources[0]))
     if as_json:
         print_json({"allowed": decision.is_allowed, "reason": decision.reason})
     else:
@@ -240,62 +272,15 @@ def check_right(
         raise typer.Exit(FAILED)
 
 
-def _asking(
-    user: str | None,
+def _resources(
     topic: str | None,
     group: str | None,
     transactional_id: str | None,
     on_cluster: bool,
-    *,
-    is_exact: bool = False,
-) -> Any:
-    """A command that asks for the rules of a user and of resources."""
-    resources: list[tuple[Any, str | None]] = [
-        *_resources(topic, group, transactional_id, on_cluster)
-    ]
-    principal = None if user is None else _principal(user)
-
-    async def ask(pool: ConnectionPool) -> list[Acl]:
-        from riverrun.admin.access.rule_admin import list_rules
-        from riverrun.security.acls import PatternType
-
-        pattern = PatternType.ANY if is_exact else PatternType.MATCH
-        found: dict[Acl, None] = {}
-        for kind, name in resources or [(None, None)]:
-            found |= dict.fromkeys(await list_rules(pool, _filter(kind, name, principal, pattern)))
-        return list(found)
-
-    return ask
-
-
-def _filter(
-    kind: Any = None,
-    name: str | None = None,
-    principal: str | None = None,
-    pattern: PatternType | None = None,
-) -> Any:
-    from riverrun.security.acls import (
-        AclFilter,
-        AclOperation,
-        AclPermission,
-        PatternType,
-        ResourceType,
-    )
-
-    return AclFilter(
-        resource_type=ResourceType.ANY if kind is None else kind,
-        name=name,
-        pattern_type=PatternType.ANY if pattern is None else pattern,
-        principal=principal,
-        host=None,
-        operation=AclOperation.ANY,
-        permission=AclPermission.ANY,
-    )
-
-
-def _resources(
-    topic: str | None, group: str | None, transactional_id: str | None, on_cluster: bool
-) -> list[tuple[Any, str]]:
+    token: str | None,
+    token_owner: str | None,
+) -> list[Resource]:
+    from riverrun.admin.access.rules import principal_of
     from riverrun.security.acls import CLUSTER_NAME, ResourceType
 
     named = [
@@ -303,81 +288,32 @@ def _resources(
         (ResourceType.GROUP, group),
         (ResourceType.TRANSACTIONAL_ID, transactional_id),
         (ResourceType.CLUSTER, CLUSTER_NAME if on_cluster else None),
+        (ResourceType.DELEGATION_TOKEN, token),
+        (ResourceType.USER, None if token_owner is None else principal_of(token_owner)),
     ]
     return [(kind, name) for kind, name in named if name is not None]
 
 
-def _role_pairs(role: str, resources: list[tuple[Any, str]]) -> list[tuple[Any, str, AclOperation]]:
+def _role_rights(role: str, resources: list[Resource]) -> list[Right]:
+    from riverrun.admin.access.rules import role_rights
     from riverrun.security.acls import ResourceType
 
-    if role not in ROLES:
-        fail("--role: choose producer or consumer", USAGE)
-    rights = ROLES[role]
-    by_kind = {
-        ResourceType.TOPIC: rights.get("topic", ()),
-        ResourceType.GROUP: rights.get("group", ()),
-        ResourceType.TRANSACTIONAL_ID: rights.get("transactional", ()),
-    }
+    try:
+        rights = role_rights(role, resources)
+    except ValueError as error:
+        fail(f"--role: {error}", USAGE)
     kinds = [kind for kind, _ in resources]
     if ResourceType.TOPIC not in kinds:
         fail(f"--role {role}: name the topic with --topic", USAGE)
     if role == "consumer" and ResourceType.GROUP not in kinds:
         fail("--role consumer: name the group with --group", USAGE)
-    return [
-        (kind, name, _operation(text)) for kind, name in resources for text in by_kind.get(kind, ())
-    ]
+    return rights
 
 
 def _operation(text: str) -> AclOperation:
-    from riverrun.security.acls import AclOperation
+    from riverrun.admin.access.rules import OPERATIONS, parse_choice
 
-    wanted = text.replace("_", "").replace("-", "").upper()
-    known = {one.name.replace("_", ""): one for one in AclOperation if one > AclOperation.ANY}
-    if wanted not in known:
-        names = ", ".join(_title(one.name) for one in known.values())
-        fail(f"--operation {text}: choose one of {names}", USAGE)
-    return known[wanted]
-
-
-def _principal(user: str) -> str:
-    return user if ":" in user else f"User:{user}"
-
-
-def _acl(
-    kind: Any,
-    name: str,
-    operation: AclOperation,
-    principal: str,
-    host: str,
-    pattern: Any,
-    permission: Any,
-) -> Acl:
-    from riverrun.admin.access.rule_admin import NO_ID
-    from riverrun.security.acls import Acl
-
-    return Acl(
-        id=NO_ID,
-        resource_type=kind,
-        pattern_type=pattern,
-        name=name,
-        principal=principal,
-        host=host,
-        operation=operation,
-        permission=permission,
-    )
-
-
-def _title(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
-
-
-def _as_row(acl: Acl) -> dict[str, str]:
-    return {
-        "principal": acl.principal,
-        "permission": acl.permission.name.lower(),
-        "operation": _title(acl.operation.name),
-        "resource": _title(acl.resource_type.name),
-        "name": acl.name,
-        "pattern": acl.pattern_type.name.lower(),
-        "host": acl.host,
-    }
+    try:
+        return parse_choice(text, OPERATIONS)
+    except ValueError as error:
+        fail(f"--operation {error}", USAGE)

@@ -24,7 +24,6 @@ from riverrun.cli.support.options import (
 if TYPE_CHECKING:
     from riverrun.admin.access.quota_admin import ListedQuota
     from riverrun.admin.tables import Cell
-    from riverrun.client.pool import ConnectionPool
     from riverrun.security.quotas import Entity
 
 DEFAULT_NAME: Final = "<default>"
@@ -80,21 +79,14 @@ def list_quotas(
     riverrun quotas list --user alice
     riverrun quotas list --json | jq '.[] | {quota, limit, used: .uses[0].rate}'
     """
-    from riverrun.admin.access import quota_admin
+    from riverrun.admin.access.quota_admin import list_with_uses
     from riverrun.admin.tables import Table
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
     entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
 
-    async def ask(pool: ConnectionPool) -> tuple[list[ListedQuota], list[int]]:
-        quotas = await quota_admin.list_quotas(pool, {})
-        uses, silent = await quota_admin.measure_uses(pool) if quotas else ([], [])
-        quota_admin.attribute(quotas, uses)
-        wanted = [quota for quota in quotas if entity.items() <= quota.entity.items()]
-        return wanted, silent
-
-    found, silent = run(bootstrap, ask)
+    found, silent = run(bootstrap, lambda pool: list_with_uses(pool, entity))
     if silent:
         names = ", ".join(map(str, silent))
         print(f"riverrun: no use is known of node {names}", file=sys.stderr)

@@ -23,7 +23,6 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.client.pool import ConnectionPool
     from riverrun.security.scram import ScramMechanism
 
 PASSWORD_VARIABLE: Final = "RIVERRUN_NEW_PASSWORD"
@@ -88,24 +87,12 @@ def add(
     riverrun users add alice
     openssl rand -base64 24 | riverrun users add billing --password-file -
     """
-    from riverrun.admin.access.user_admin import list_users as ask
-    from riverrun.admin.access.user_admin import set_password
-    from riverrun.admin.requests import NotFound
+    from riverrun.admin.access.user_admin import add_user
     from riverrun.cli.support.session import run
 
     wanted = _mechanisms(mechanisms)
     chosen = _password(user, password_file)
-
-    async def work(pool: ConnectionPool) -> bool:
-        try:
-            await ask(pool, user)
-        except NotFound:
-            await set_password(pool, user, chosen, wanted)
-            return True
-        return False
-
-    if not run(bootstrap, work):
-        fail(f"user {user} exists; change its password with `riverrun users password {user}`")
+    run(bootstrap, lambda pool: add_user(pool, user, chosen, wanted))
     print(f"user {user} added; it has no rights until `riverrun acls add` gives it some")
 
 
@@ -123,19 +110,12 @@ def password(
     riverrun users password alice
     openssl rand -base64 24 | riverrun users password billing --password-file -
     """
-    from riverrun.admin.access.user_admin import list_users as ask
-    from riverrun.admin.access.user_admin import set_password
+    from riverrun.admin.access.user_admin import change_password
     from riverrun.cli.support.session import run
 
     wanted = _mechanisms(mechanisms)
     chosen = _password(user, password_file)
-
-    async def work(pool: ConnectionPool) -> None:
-        (known,) = await ask(pool, user)
-        kept = [one for one in wanted if mechanisms or one.title in known.mechanisms]
-        await set_password(pool, user, chosen, kept)
-
-    run(bootstrap, work)
+    run(bootstrap, lambda pool: change_password(pool, user, chosen, wanted))
     print(f"password of {user} changed")
 
 
@@ -150,13 +130,12 @@ def remove(user: User, yes: Yes = False, bootstrap: Bootstrap = BOOTSTRAP_DEFAUL
 
 
 def _mechanisms(names: list[str]) -> list[ScramMechanism]:
-    from riverrun.security.scram import ScramMechanism
+    from riverrun.admin.access.user_admin import parse_mechanisms
 
-    found = [ScramMechanism.named(name.upper()) for name in names]
-    if None in found:
-        known = ", ".join(mechanism.title for mechanism in ScramMechanism)
-        fail(f"--mechanism: choose one of {known}", USAGE)
-    return [one for one in found if one is not None] or list(ScramMechanism)
+    try:
+        return parse_mechanisms(names)
+    except ValueError as error:
+        fail(f"--mechanism {error}", USAGE)
 
 
 def _password(user: str, path: Path | None) -> str:

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from riverrun.client.pool import ConnectionPool
     from riverrun.placement.planner.stored_plan import StoredPlan, StoredRollback
 
-UNPLACED_MAX = 5
-"""Replicas without a place that are listed; further ones are counted."""
-
 Throttle = Annotated[
     str | None,
     typer.Option(
@@ -207,7 +204,8 @@ def cancel(
     riverrun cluster moves cancel orders
     riverrun cluster moves cancel --all --yes
     """
-    from riverrun.admin.balance.cancellation import Cancelled, cancel_moves
+    from riverrun.admin.balance import cancellation
+    from riverrun.admin.balance.cancellation import Cancelled, find_cancellable
     from riverrun.admin.tables import counted
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
@@ -215,15 +213,11 @@ def cancel(
     if bool(topics) + is_all + (plan is not None) != 1:
         fail("name topics or a plan, or use --all", USAGE)
     wanted = None if is_all else parse_topics(topics or [], option="")
-    found: Cancelled = run(
-        bootstrap,
-        lambda pool: cancel_moves(
-            pool,
-            wanted,
-            plan,
-            agree=lambda text: confirm(f"Cancel {text}?", is_agreed=is_agreed),
-        ),
-    )
+    ending = run(bootstrap, lambda pool: find_cancellable(pool, wanted, plan))
+    found = Cancelled()
+    if not ending.is_nothing:
+        confirm(f"Cancel {ending}?", is_agreed=is_agreed)
+        found = run(bootstrap, lambda pool: cancellation.cancel(pool, ending))
     if found.is_nothing and not is_all:
         what = "no such move is in progress" if plan is None else f"there is no plan {plan}"
         fail(f"{what}; `riverrun cluster moves` lists them", NOT_FOUND)
@@ -337,10 +331,10 @@ def decommission(
 ) -> None:
     """Move everything away from a node, so that it can be removed.
 
-    The node gets no new replicas and leads nothing. Its replicas are copied to other nodes, and its
-    vote in the quorum is removed. Then stop the node: the cluster unregisters it by itself. Ctrl-C
-    ends only the waiting: run the command again to wait on and to remove the vote. `riverrun
-    cluster recommission` undoes it.
+    The node gets no new replicas and leads nothing. Its replicas are copied to other nodes. When
+    it holds nothing, this command removes its vote in the quorum. Then stop the node: the cluster
+    unregisters it by itself. After Ctrl-C the moves go on, but the vote stays: run the command
+    again before you stop the node. `riverrun cluster recommission` undoes it.
 
     \b
     riverrun cluster decommission 4 --dry-run
@@ -348,12 +342,10 @@ def decommission(
     """
     from riverrun.admin.balance import decommissioning
     from riverrun.admin.balance.broker_modes import set_mode
-    from riverrun.admin.balance.cluster_state import ask_state, layout_of
-    from riverrun.admin.balance.plan_report import unplaced_lines
+    from riverrun.admin.balance.cluster_state import ask_state
     from riverrun.admin.broker_settings import DECOMMISSIONING
     from riverrun.cli.balance.run_plan import PlanRun
     from riverrun.cli.support.session import run
-    from riverrun.placement.planner.plan import Purpose, make_plan
 
     rate = parse_rate(throttle)
     command = decommissioning.words(node)
@@ -364,13 +356,11 @@ def decommission(
             print(f"The plan {known} runs already; it is awaited.", file=sys.stderr)
         shown.watch(known)
     state = run(bootstrap, lambda pool: ask_state(pool, needed=node))
-    plan = make_plan(layout_of(state, draining=(node,)), Purpose.REPAIR)
-    here = [one for one in plan.unplaced if one.broker == node]
-    if here:
-        lines = unplaced_lines(plan)
-        more = [f"and {len(lines) - UNPLACED_MAX} more"] if len(lines) > UNPLACED_MAX else []
-        shown_lines = "\n  ".join([*lines[:UNPLACED_MAX], *more])
-        fail(f"node {node} cannot be emptied:\n  {shown_lines}\n  Nothing was changed.")
+    plan = decommissioning.emptying_plan(state, node)
+    missing = decommissioning.unplaced_in_words(plan, node)
+    if missing:
+        lines = "\n  ".join(missing)
+        fail(f"node {node} cannot be emptied:\n  {lines}\n  Nothing was changed.")
     shown.show(plan, has_headings=not no_headers)
     if is_dry_run:
         shown.print_json({"id": node, "decommissioned": False})

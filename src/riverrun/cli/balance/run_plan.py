@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from riverrun.admin.balance.plan_report import (
     summary,
     unplaced_lines,
 )
-from riverrun.admin.balance.stored_plans import new_plan_id, submit, user_and_host, watch
+from riverrun.admin.balance.stored_plans import start_plan, user_and_host, watch
 from riverrun.admin.tables import counted
 from riverrun.cli.support.options import fail
 from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
@@ -25,7 +24,6 @@ from riverrun.placement.planner.plan import Plan, PlannedMove
 from riverrun.placement.planner.stored_plan import (
     MOVES_MAX,
     PlanEnd,
-    PlanHeader,
     PlanResult,
     StoredPlan,
 )
@@ -67,15 +65,12 @@ class PlanRun:
         self.report(results)
 
     def _submit(self, moves: Sequence[PlannedMove]) -> str:
-        plan_id = new_plan_id(self.command.split()[1])
-        header = PlanHeader(
-            reason=self.command,
-            requester=user_and_host(),
-            submitted_ms=int(time.time() * 1000),
-            throttle=self.rate,
+        return run(
+            self.bootstrap,
+            lambda pool: start_plan(
+                pool, self.command, moves, throttle=self.rate, requester=user_and_host()
+            ),
         )
-        run(self.bootstrap, lambda pool: submit(pool, plan_id, header, moves))
-        return plan_id
 
     def watch(self, plan_id: str) -> PlanResult:
         try:

@@ -59,9 +59,7 @@ def move(
     riverrun topics move orders:0 --to 2,3,4
     riverrun topics move orders --to 1,2,3 --throttle 50MB
     """
-    from riverrun.admin.balance.topic_plans import targets_plan
-    from riverrun.admin.broker_settings import DECOMMISSIONING
-    from riverrun.model.errors import ErrorCode, KafkaError
+    from riverrun.admin.balance.topic_plans import move_plan
 
     ((name, indexes),) = parse_topics([topic], option="").items()
     nodes = [part.strip() for part in to.split(",")]
@@ -69,21 +67,19 @@ def move(
         fail(f"--to {to}: expected ids of different nodes, such as 1,2,3", USAGE)
     target = tuple(int(node) for node in nodes)
 
-    def plan(state: ClusterView) -> Plan:
-        for node in target:
-            if state.broker(node).mode == DECOMMISSIONING:
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {node} is being decommissioned"
-                )
-        return targets_plan(state, name, indexes, lambda _: target)
-
     wish = PlanWish(
         command=f"topics move {topic} --to {to}",
         throttle=throttle,
         is_dry_run=is_dry_run,
         is_agreed=is_agreed,
     )
-    run_topic_plan(bootstrap, plan, wish, as_json=as_json, has_headings=not no_headers)
+    run_topic_plan(
+        bootstrap,
+        lambda state: move_plan(state, name, indexes, target),
+        wish,
+        as_json=as_json,
+        has_headings=not no_headers,
+    )
 
 
 def rebalance(

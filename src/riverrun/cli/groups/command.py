@@ -428,6 +428,7 @@ def delete(
     riverrun groups delete billing --yes
     """
     from riverrun.admin.groups.admin import delete_groups
+    from riverrun.admin.requests import in_words
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
@@ -440,4 +441,4 @@ def delete(
         for name in gone:
             print(f"Deleted {name}.")
     if failures:
-        fail("\n".join(failures.values()), FAILED)
+        fail("\n".join(in_words(error) for error in failures.values()), FAILED)

@@ -3,6 +3,8 @@
     starting ──all are ready──> serving ──SIGTERM, SIGINT──> stopping
         └──a broker refuses to start──> stopping
 
+SIGHUP goes to all brokers, which read their certificates again.
+
 Until all brokers have been ready once, a broker that exits with an error ends the unit: most likely
 its settings, its directory or its port are wrong, and the operator waits for the result. Afterwards
 the other brokers serve clients, so the unit keeps them and starts the failed one again, with
@@ -12,6 +14,7 @@ growing delays.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +56,7 @@ class HostUnit:
         self._announcement = announcement
         self._voter = voter
         self._processes = Processes(output, NodeLaunch())
+        signal.signal(signal.SIGHUP, lambda *_: self._processes.forward(signal.SIGHUP))
         self._manager = ManagerReports(os.environ, os.getpid())
         numbers = [one.id for one in starts]
         self._signs = SignsOfLife(numbers, self._manager.watchdog_seconds)

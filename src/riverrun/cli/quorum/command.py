@@ -82,7 +82,8 @@ def add(
         typer.Option(
             "--print-properties",
             help="Change nothing; print the properties for Apache's kafka-metadata-quorum "
-            "add-controller --command-config. Run that tool on the machine of the node.",
+            "add-controller --command-config. Run that tool on the machine of the node. On a "
+            "secure cluster, append the lines of your own --command-config file.",
         ),
     ] = False,
     data: Annotated[
@@ -106,12 +107,15 @@ def add(
     riverrun quorum add 4 --print-properties > controller.properties
     """
     from riverrun.admin.quorum.admin import add_voter, find_candidate, properties_of
+    from riverrun.cli.support.client_config import login_of
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
     if print_properties:
         place = None if data is None else str(data.absolute())
         print(run(bootstrap, lambda pool: properties_of(pool, node, place)), end="")
+        if login_of(bootstrap):  # it may hold a password, so it is not printed
+            print("# Append the lines of your --command-config file: the tool logs in with them.")
         return
 
     async def work(pool: ConnectionPool) -> dict[str, object]:

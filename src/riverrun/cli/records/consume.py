@@ -19,9 +19,9 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
+    from riverrun.admin.records.formats import Formatter
+    from riverrun.admin.records.selection import Start, TopicSelection
     from riverrun.cli.records.decoding import RecordDecoder
-    from riverrun.cli.records.formats import Formatter
-    from riverrun.cli.records.selection import Start, TopicSelection
 
 
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -215,7 +215,7 @@ def _selection(
 ) -> TopicSelection:
     import re
 
-    from riverrun.cli.records.selection import TopicSelection
+    from riverrun.admin.records.selection import TopicSelection
 
     if bool(topics) == (pattern is not None):
         fail("name topics, or use --pattern REGEX", USAGE)
@@ -256,7 +256,7 @@ def _moment(option: str, text: str | None, now_ms: int) -> int | None:
 
 def _formatter_of(form: str) -> Formatter:
     """Keys and values are printed byte for byte, but with escapes on a terminal."""
-    from riverrun.cli.records.formats import BadInput, as_they_are, escaped, formatter
+    from riverrun.admin.records.formats import BadInput, as_they_are, escaped, formatter
 
     try:
         return formatter(form, escaped if sys.stdout.isatty() else as_they_are)
@@ -292,7 +292,7 @@ def _decoder_of(url: str, *, is_quiet: bool) -> RecordDecoder:
 
 
 def _start_of(offset: str | None, since_ms: int | None, *, from_beginning: bool) -> Start:
-    from riverrun.cli.records.selection import Start
+    from riverrun.admin.records.selection import Start
 
     if [offset is not None, since_ms is not None, from_beginning].count(True) > 1:
         fail("use only one of --from-beginning, --offset and --since", USAGE)

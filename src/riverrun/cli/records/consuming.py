@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from riverrun.admin.records.formats import Formatter, PrintedRecord
+from riverrun.admin.records.selection import Start, TopicSelection, place
 from riverrun.admin.requests import NotFound
 from riverrun.admin.tables import counted
 from riverrun.cli.records.descriptors import Writer, is_file
-from riverrun.cli.records.formats import Formatter, PrintedRecord
 from riverrun.cli.records.range_ends import RangeEnds
-from riverrun.cli.records.selection import Start, TopicSelection, place
 from riverrun.cli.support.interrupts import cancel_all, stop_on_signals
 from riverrun.cli.support.progress import ProgressLine, share_in_words
 from riverrun.cli.support.session import open_pool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from riverrun.cli.records.formats import JsonText
+from riverrun.admin.records.formats import JsonText
 from riverrun.ports.aio import LogLimiter
 from riverrun.ports.clock import Clock
 from riverrun.records.record import Record

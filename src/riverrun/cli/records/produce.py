@@ -117,7 +117,7 @@ def produce(
     tail -f app.log | riverrun produce logs --compression zstd --header host=web1
     riverrun produce orders --file day.txt --transactional-id nightly-load
     """
-    from riverrun.cli.records.formats import BadInput, parse_headers, unescape
+    from riverrun.admin.records.formats import BadInput, parse_headers, unescape
     from riverrun.cli.records.producing import ProducePlan
     from riverrun.records.compression import Compression
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from riverrun.admin.records.formats import BadInput, parse_json, parse_line
 from riverrun.admin.requests import in_words
 from riverrun.admin.tables import bytes_in_words, counted
 from riverrun.cli.records.descriptors import Reader
-from riverrun.cli.records.formats import BadInput, parse_json, parse_line
 from riverrun.cli.support.interrupts import stop_on_signals, unless
 from riverrun.cli.support.options import FAILED, NOT_FOUND
 from riverrun.cli.support.progress import InputFile, ProgressLine, share_in_words

@@ -192,6 +192,12 @@ class Processes:
     def kill(self, number: int) -> None:
         self._children[number].process.kill()
 
+    def forward(self, number: signal.Signals) -> None:
+        """Send a signal to all nodes that are ready. It would end one that still starts."""
+        for child in list(self._children.values()):
+            if child.is_ready:
+                child.process.send_signal(number)
+
     def read_log(self, number: int) -> None:
         """Show the log that the node has written so far."""
         child = self._children.get(number)

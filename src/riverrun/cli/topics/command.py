@@ -151,6 +151,7 @@ def create(
         int | None,
         typer.Option(
             "--replication-factor",
+            "--replicas",
             "-r",
             metavar="N",
             min=1,
@@ -463,7 +464,7 @@ def delete(
     riverrun topics delete events
     riverrun topics delete events clicks --yes
     """
-    from riverrun.admin.requests import find_topic
+    from riverrun.admin.requests import find_topic, in_words
     from riverrun.admin.tables import counted
     from riverrun.admin.topics.admin import delete_topics
     from riverrun.cli.support.output import print_json
@@ -484,4 +485,4 @@ def delete(
         for name in gone:
             print(f"Deleted {name}.")
     if failures:
-        fail("\n".join(failures.values()), FAILED)
+        fail("\n".join(in_words(error) for error in failures.values()), FAILED)

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from riverrun.admin.transactions.admin import CoordinatedTransaction, HeldPartition
     from riverrun.admin.transactions.hanging import HangingTransaction
     from riverrun.client.pool import ConnectionPool
-    from riverrun.model.ids import TopicPartition
-
-STATES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
-    "PrepareEpochFence", "Dead",
-)  # fmt: skip
-OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 TransactionalId = Annotated[
     str,
@@ -98,7 +91,10 @@ def list_transactions(
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
-    wanted = [*parse_states(states), *(OPEN if is_open else ())]
+    try:
+        wanted = [*admin.parse_states(states), *(admin.OPEN_STATES if is_open else ())]
+    except ValueError as error:
+        fail(f"--state {error}", USAGE)
 
     async def ask(pool: ConnectionPool) -> list[CoordinatedTransaction]:
         return await admin.list_transactions(pool, states=wanted, pattern=pattern, silent=_silent)
@@ -132,15 +128,6 @@ def _ids_table(found: list[CoordinatedTransaction], now_ms: int) -> Table:
     )  # fmt: skip
 
 
-def parse_states(texts: list[str]) -> list[str]:
-    """States by name, in any case. An unknown one would list nothing."""
-    known = {state.lower(): state for state in STATES}
-    for text in texts:
-        if text.lower() not in known:
-            fail(f"--state {text}: expected one of {', '.join(STATES)}", USAGE)
-    return [known[text.lower()] for text in texts]
-
-
 def describe(
     transactional_id: TransactionalId,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
@@ -158,24 +145,16 @@ def describe(
     riverrun transactions describe billing-1
     riverrun transactions describe billing-1 --json | jq .cause
     """
-    from riverrun.admin.transactions.admin import find_transaction, held_partitions, open_in
+    from riverrun.admin.transactions.admin import describe_transaction
     from riverrun.cli.support.output import Layout, is_terminal, print_json, print_tables
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
-    async def ask(
-        pool: ConnectionPool,
-    ) -> tuple[CoordinatedTransaction, list[HeldPartition]]:
-        found = await find_transaction(pool, transactional_id)
-        starts: dict[TopicPartition, int] = {
-            each.partition: each.start_offset
-            for each in await open_in(pool, found.partitions)
-            if each.producer_id == found.producer_id
-        }
-        return found, await held_partitions(pool, found.partitions, starts)
-
     def once() -> None:
-        (found, partitions), now_ms = run(bootstrap, ask), _now_ms()
+        found, partitions = run(
+            bootstrap, lambda pool: describe_transaction(pool, transactional_id)
+        )
+        now_ms = _now_ms()
         if as_json:
             rows = [row.described() for row in partitions]
             print_json({**found.described(now_ms), "partitions": rows})
@@ -327,7 +306,7 @@ def abort(
     riverrun transactions abort billing-1
     riverrun transactions abort --topic orders --partition 0 --start-offset 4711 --yes
     """
-    from riverrun.admin.transactions.admin import find_transaction, force_end
+    from riverrun.admin.transactions.admin import find_open_transaction, force_end
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
@@ -341,9 +320,7 @@ def abort(
         _abort_partition(bootstrap, topic, partition, start_offset, yes=yes, as_json=as_json)
         return
     name = transactional_id
-    found = run(bootstrap, lambda pool: find_transaction(pool, name))
-    if found.state not in OPEN:
-        fail(f"{name} has no open transaction: it is {found.state}")
+    run(bootstrap, lambda pool: find_open_transaction(pool, name))
     confirm(f"Abort the transaction of {name} and fence its producer?", is_agreed=yes)
     run(bootstrap, lambda pool: force_end(pool, name))
     if as_json:

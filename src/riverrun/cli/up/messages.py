@@ -23,6 +23,7 @@ def as_line(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     missing = state.missing | {node.id: f"it has ended; {_restart(node)}" for node in ended}
     told = {
         "bootstrap": state.bootstrap,
+        "console": console_of(state.nodes[0]),
         "nodes": [asdict(node) for node in state.nodes],
         "missing": [{"id": number, "reason": why} for number, why in missing.items()],
         "pid": state.pid,
@@ -45,6 +46,7 @@ def banner(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     text = (
         f"\n{count}.\n"
         f"  bootstrap servers   {state.bootstrap}\n"
+        f"  console             {console_of(first)}\n"
         f"  health              http://{first.http}/health/ready\n"
         f"  metrics             http://{first.http}/metrics\n"
         f"  data                {state.data}\n"
@@ -63,6 +65,11 @@ def banner(state: UpState, ended: Sequence[SupervisedNode]) -> str:
     for node in ended:
         text += f"\n{count}; node {node.id} has ended: {_restart(node)}\n"
     return text
+
+
+def console_of(node: SupervisedNode) -> str:
+    """Each node serves the same console."""
+    return f"http://{node.http}/"
 
 
 def _login(security: Mapping[str, str]) -> str:

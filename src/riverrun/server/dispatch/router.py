@@ -79,6 +79,23 @@ class Throttling(Protocol):
     ) -> Any: ...
 
 
+class RequestTracing(Protocol):
+    """Records slow requests; see ``server/tracing.py``."""
+
+    @property
+    def slow_seconds(self) -> float: ...
+
+    def ended(
+        self,
+        key: ApiKey,
+        context: RequestContext,
+        request: Any,
+        result: Any,
+        seconds: float,
+        wait: Awaitable[Any] | None = None,
+    ) -> None: ...
+
+
 class QuotaState(Protocol):
     """Whether any client has a quota."""
 
@@ -141,12 +158,14 @@ class Router:
         access: AccessCheck | None = None,
         throttle: Throttling | None = None,
         audit: ChangeAudit | None = None,
+        tracer: RequestTracing | None = None,
     ) -> None:
         """``modules`` replaces the request modules of some APIs. ``access`` raises ``KafkaError``
         if the principal of a request lacks the right that it needs as a whole.
         ``forward`` gets the requests for the active controller. ``on_bug`` gets every unexpected
         exception of a handler, before the connection is closed; the node may stop. ``throttle``
-        gets every response while there are quotas, ``audit`` those to administrative requests.
+        gets every response while there are quotas, ``audit`` those to administrative requests,
+        ``tracer`` those of slow requests.
         """
         self._services = services
         self._metrics = metrics
@@ -158,6 +177,7 @@ class Router:
         self._access = access
         self._throttle = throttle
         self._audit = audit
+        self._tracer = tracer
         self._routes: dict[int, Route] = {}
 
     def overlaps(self, api_key: int) -> bool:
@@ -232,7 +252,10 @@ class Router:
             return self._begin_counted(Call(route, context, request, started), result, len(frame))
         kind = type(result)
         if kind is bytes or kind is list or (result is None and route.is_hot):
-            route.seconds.observe(self._clock.monotonic() - started)
+            seconds = self._clock.monotonic() - started
+            route.seconds.observe(seconds)
+            if self._tracer is not None and seconds >= self._tracer.slow_seconds:
+                self._tracer.ended(route.api.key, context, request, result, seconds)
             return None if result is None else self._framed(route, context, result)
         call = Call(route, context, request, started)
         if inspect.isawaitable(result):
@@ -284,7 +307,11 @@ class Router:
     def _end(self, call: Call, result: Any) -> Frame | None:
         """Frame a body: bytes, buffers, or a message to encode."""
         route, context = call.route, call.context
-        route.seconds.observe(self._clock.monotonic() - call.started)
+        elapsed = self._clock.monotonic() - call.started
+        route.seconds.observe(elapsed)
+        if self._tracer is not None and elapsed >= self._tracer.slow_seconds:
+            key, wait = route.api.key, call.wait
+            self._tracer.ended(key, context, call.request, result, elapsed, wait)
         throttle = self._throttle
         if route.is_audited and self._audit is not None:
             self._audit.changed(route.api.key, context, call.request, result)

@@ -10,6 +10,7 @@ from riverrun.server.dispatch.cordon_check import CordonCheck
 from riverrun.server.dispatch.router import Router, Throttling
 from riverrun.server.requests import quorum_fetch
 from riverrun.server.requests.envelope import Envelopes
+from riverrun.server.tracing import build_tracer
 from riverrun.wire.apis import CONTROLLER_ROUTES, FORWARDED, ApiKey
 
 if TYPE_CHECKING:
@@ -52,4 +53,5 @@ def build_broker_router(
         access=services.access.check,
         throttle=throttle,
         audit=services.audit,
+        tracer=build_tracer(services),
     )

@@ -64,6 +64,7 @@ class ConsumerFetch:
     """One fetch of a consumer. While it waits, it counts the bytes that become readable."""
 
     __slots__ = (
+        "_began",
         "_busy_seconds",
         "_bytes_missing",
         "_call",
@@ -92,6 +93,7 @@ class ConsumerFetch:
         is_incremental: bool,
     ) -> None:
         self.services = services
+        self._began = services.clock.monotonic()
         self.wait_ms = call.max_wait_ms if wanted else 0
         self.entries: list[Entry[ConsumerPartition]] = []
         self.has_cold = False
@@ -183,6 +185,7 @@ class ConsumerFetch:
         return is_enough or size >= bytes_min
 
     def read_again(self, poll: LongPoll, *, is_due: bool) -> bool:
+        self._began = self.services.clock.monotonic()
         self.read()
         return True
 
@@ -296,6 +299,8 @@ class ConsumerFetch:
         return encode_fetch_response(version, (), session_id=session_id, throttle_ms=wait_ms)
 
     def _count(self) -> None:
+        services = self.services
+        services.topics_traffic.fetch_seconds.observe(services.clock.monotonic() - self._began)
         for (_, read), partition in zip(self.entries, self._partitions, strict=True):
             if partition is not None and read.data:
                 traffic = self.services.topics_traffic[partition.name.topic]

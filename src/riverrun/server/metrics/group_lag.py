@@ -5,7 +5,8 @@ the coordinator asks each leader once for the end offsets of all partitions that
 committed, unless it leads them itself. A follower's own end offset is not used: it may be far
 behind. A partition whose leader does not answer in time has no sample, rather than an old one.
 
-Nothing happens while nobody reads metrics.
+The history asks every ten seconds (``facts/sampler.py``). Without it, nothing happens while nobody
+reads metrics.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ REFRESH_SECONDS: Final = 5.0
 """End offsets are asked for at most this often, however many programs read metrics."""
 LEADER_SECONDS_MAX: Final = 1.0
 """For a leader to answer. Metrics wait for it."""
+PARTITIONS_PER_REQUEST_MAX: Final = 500
+"""To leaders: a larger request would hold the event loop on both sides."""
 LATEST: Final = -1
 CONSUMER: Final = -1
 LOG_SECONDS: Final = 60.0
@@ -114,6 +117,20 @@ class GroupLag:
     def _seconds(self, history: EndOffsetHistory, offset: int, end: int) -> float:
         return history.age(offset, self._clock.monotonic()) if offset < end else 0.0
 
+    async def by_group(self) -> dict[str, tuple[int, float]]:
+        """The lag of each group in records, of all partitions together, and in seconds, of the
+        partition that is behind most."""
+        await self.refresh()
+        yielder, found = Yielder(self._clock), dict[str, tuple[int, float]]()
+        for group, topic, partition, offset in list(self._measured()):
+            await yielder.step()
+            end, history = self._ends.get((topic, partition)), self._history.get((topic, partition))
+            if end is not None and history is not None:
+                records, seconds = found.get(group, (0, 0.0))
+                waited = self._seconds(history, offset, end)
+                found[group] = records + max(end - offset, 0), max(seconds, waited)
+        return found
+
     # End offsets
 
     async def refresh(self) -> None:
@@ -140,12 +157,24 @@ class GroupLag:
             if state is not None and state.leader >= 0:
                 remote.setdefault(state.leader, []).append(key)
         self._close_unused(remote)
-        for found in await asyncio.gather(*(self._ask_leader(*one) for one in remote.items())):
+        for found in await asyncio.gather(*(self._ask_all(*one) for one in remote.items())):
             ends.update(found)
         now = self._clock.monotonic()
         self._history = {key: self._history.get(key) or EndOffsetHistory() for key in wanted}
         for key, end in ends.items():
             self._history[key].note(now, end)
+        return ends
+
+    async def _ask_all(
+        self, leader: NodeId, keys: list[PartitionKey]
+    ) -> Mapping[PartitionKey, int]:
+        ends: dict[PartitionKey, int] = {}
+        for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
+            part = keys[at : at + PARTITIONS_PER_REQUEST_MAX]
+            found = await self._ask_leader(leader, part)
+            ends.update(found)
+            if not found:
+                break  # the leader does not answer; metrics must not wait for it again
         return ends
 
     async def _ask_leader(

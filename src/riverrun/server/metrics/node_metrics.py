@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 
+from riverrun import __version__
 from riverrun.model.settings import SECOND_MS
 from riverrun.ports.metrics import Metrics, Sample
 from riverrun.replication.partition import Partition
@@ -13,6 +15,17 @@ from riverrun.server.metrics.replication_metrics import (
     declare_replication_metrics,
 )
 from riverrun.server.services import BrokerServices
+
+
+def declare_build(metrics: Metrics) -> None:
+    """Of every node, also of one that is a controller only."""
+    metrics.gauge(
+        "riverrun_build_info",
+        "Always 1; the labels name the versions of riverrun and Python.",
+        lambda: 1,
+        version=__version__,
+        python=platform.python_version(),
+    )
 
 
 def declare_metrics(metrics: Metrics, services: BrokerServices) -> None:

@@ -1,4 +1,4 @@
-"""Settings of metrics: limits on the number of series."""
+"""Settings of metrics: limits on the number of series, and the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from riverrun.model.settings import Settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings(Settings):
-    """Limits on the number of series, which Prometheus must store."""
+    """Limits on the number of series, which Prometheus must store; and the node's own history."""
 
     topics_max: int = setting(
         1000,
@@ -27,5 +27,13 @@ class MetricsSettings(Settings):
         doc=(
             "Partitions of groups whose lag is measured on the group's coordinator; 0 for none."
             " Kafka has no such setting."
+        ),
+    )
+    has_history: bool = setting(
+        True,
+        name="metrics.history.enable",
+        doc=(
+            "Whether the node keeps rates, latencies and lags of the last 24 hours in memory, for"
+            " the console: up to 10 MB. Kafka has no such setting."
         ),
     )

@@ -37,6 +37,10 @@ class TopicsTraffic(dict[str, TopicTraffic]):
         super().__init__()
         self._topics_max = topics_max
         self._other = TopicTraffic()
+        self.fetch_seconds = metrics.histogram(
+            "riverrun_consumer_fetch_seconds",
+            "Time from a consumer's fetch to its response, without the wait for new records.",
+        )
         self._declare(metrics)
 
     def __missing__(self, topic: str) -> TopicTraffic:
@@ -88,8 +92,12 @@ class TopicsTraffic(dict[str, TopicTraffic]):
             lambda traffic: traffic.fetch_failures,
         )
 
-    def _samples(self, read: Callable[[TopicTraffic], int]) -> Iterator[Sample]:
-        for topic, traffic in self.items():
-            yield {"topic": topic}, read(traffic)
+    def all_topics(self) -> Iterator[tuple[str, TopicTraffic]]:
+        """Topics with their counters. Those beyond the limit are one entry."""
+        yield from self.items()
         if self._other != TopicTraffic():
-            yield {"topic": OTHER}, read(self._other)
+            yield OTHER, self._other
+
+    def _samples(self, read: Callable[[TopicTraffic], int]) -> Iterator[Sample]:
+        for topic, traffic in self.all_topics():
+            yield {"topic": topic}, read(traffic)

@@ -19,8 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from riverrun.security.principal import Principal
-from riverrun.server.dispatch.context import Peer
+from riverrun.server.dispatch.context import Peer, client_id_of
 from riverrun.server.dispatch.router import Call, Frame, Refused, Router
+from riverrun.server.network.tls_acceptor import joined_parts
 from riverrun.wire.headers import LENGTH
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ READ_AHEAD_BYTES_MAX: Final = 256 * 1024
 FLUSH_BYTES: Final = 128 * 1024
 FRAMES_PER_ITERATION: Final = 256
 """Then other connections run: no iteration of the event loop should take 10 ms."""
-TLS_RECORD_BYTES: Final = 16 * 1024
-"""Parts of a response below this size are joined before they are encrypted. Each part of a gathered
-write would otherwise become a TLS record of its own."""
 
 
 class Slot:
@@ -78,10 +76,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_view",
         "_was_full",
         "awaits_login",
+        "client_id",
         "frames",
         "is_closed",
+        "last_key",
         "peer",
         "received",
+        "sent",
+        "software",
     )
 
     def __init__(self, listener: Listener, listener_name: str, connection_id: int) -> None:
@@ -118,6 +120,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.frames = 0
         self.received = 0
+        self.sent = 0
+        self.last_key = -1
+        """The API of the last request."""
+        self.client_id: str | None = None
+        """Of the first request."""
+        self.software = ("", "")
+        """Name and version of the client's library, if it tells them (KIP-511)."""
 
     # Callbacks of the transport
 
@@ -235,6 +244,10 @@ class ClientConnection(asyncio.BufferedProtocol):
                 break
             self._start = stop
             self.frames += 1
+            if size > 1:
+                self.last_key = buffer[begin] << 8 | buffer[begin + 1]
+            if self.client_id is None:
+                self.client_id = client_id_of(frame)
             try:
                 self._begin(frame)
             except Refused as refused:
@@ -312,6 +325,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not out or self._transport is None:
             return
         self._listener.bytes_sent.value += self._out_bytes
+        self.sent += self._out_bytes
         self._out = []
         self._out_bytes = 0
         if len(out) == 1:
@@ -438,6 +452,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Closing
 
     @property
+    def remote_port(self) -> int | None:
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        return int(address[1]) if address else None
+
+    @property
     def in_flight(self) -> int:
         return len(self._slots)
 
@@ -472,23 +491,3 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._set_reading(False)
-
-
-def joined_parts(parts: list[Any]) -> list[Any]:
-    """The same bytes, with neighbouring small parts joined."""
-    joined: list[Any] = []
-    small: list[Any] = []
-    size = 0
-    for part in parts:
-        if len(part) >= TLS_RECORD_BYTES or size + len(part) > TLS_RECORD_BYTES:
-            if small:
-                joined.append(b"".join(small))
-            small, size = [], 0
-        if len(part) >= TLS_RECORD_BYTES:
-            joined.append(part)
-        else:
-            small.append(part)
-            size += len(part)
-    if small:
-        joined.append(b"".join(small))
-    return joined

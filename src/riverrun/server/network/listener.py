@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ class Listener:
             "riverrun_connections_delayed_total", "Connections above the rate of new connections."
         )
         self._refusals: dict[str, Counter] = {}
-        metrics.gauge("riverrun_connections", "Open connections.", lambda: len(self._connections))
+        metrics.gauge("riverrun_connections", "Open connections.", lambda: self.connection_count)
         metrics.gauge(
             "riverrun_requests_in_flight",
             "Requests whose response is pending.",
@@ -126,6 +126,19 @@ class Listener:
         ``texts`` may have limits of single listeners."""
         self.settings = settings
         self._limits.configure(settings, texts)
+
+    def find(self, connection_id: int) -> ClientConnection | None:
+        """An open connection."""
+        return self._connections.get(connection_id)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def connections(self) -> Iterator[tuple[ClientConnection, ConnectionActivity]]:
+        """The open connections, oldest first, with their state at the last sweep."""
+        for key, connection in self._connections.items():
+            yield connection, self._activity[key]
 
     async def start(
         self,
@@ -242,7 +255,7 @@ class Listener:
 
     def mute(self, connection_id: int, seconds: float) -> None:
         """Do not read from a connection for some time."""
-        connection = self._connections.get(connection_id)
+        connection = self.find(connection_id)
         if connection is not None:
             connection.mute(seconds)
 

@@ -3,6 +3,8 @@
 asyncio's own servers keep one TLS context for their whole life. This one takes the guard's current
 context for each connection, so a replaced certificate is used at once. Handshakes run concurrently,
 within a time limit and a limit on their number, so slow clients do not delay others for long.
+
+``joined_parts`` keeps the number of TLS records of a response small.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from riverrun.ports.aio import OwnedTasks
 from riverrun.security.tls import HANDSHAKE_SECONDS_MAX
@@ -23,6 +25,9 @@ HANDSHAKES_PER_HOST_MAX: Final = 100
 """A host with more unfinished handshakes than this gets no further ones."""
 RETRY_SECONDS: Final = 0.1
 """The pause after a failed accept, such as too many open files."""
+TLS_RECORD_BYTES: Final = 16 * 1024
+"""Parts of a response below this size are joined before they are encrypted. Each part of a gathered
+write would otherwise become a TLS record of its own."""
 
 
 class TlsAcceptor:
@@ -118,3 +123,23 @@ class TlsAcceptor:
             self._per_host[host] -= 1
             if not self._per_host[host]:
                 del self._per_host[host]
+
+
+def joined_parts(parts: list[Any]) -> list[Any]:
+    """The same bytes, with neighbouring small parts joined."""
+    joined: list[Any] = []
+    small: list[Any] = []
+    size = 0
+    for part in parts:
+        if len(part) >= TLS_RECORD_BYTES or size + len(part) > TLS_RECORD_BYTES:
+            if small:
+                joined.append(b"".join(small))
+            small, size = [], 0
+        if len(part) >= TLS_RECORD_BYTES:
+            joined.append(part)
+        else:
+            small.append(part)
+            size += len(part)
+    if small:
+        joined.append(b"".join(small))
+    return joined

@@ -19,7 +19,7 @@ from riverrun.metadata.image import Image
 from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
-from riverrun.server.services import NodeServices
+from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.wire.apis import APIS, CONTROLLER_APIS, FEATURE_OF, Api, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
@@ -43,6 +43,8 @@ def handle(
         name, release = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(release)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+        if isinstance(services, BrokerServices):
+            services.facts.connections.note_software(context.connection_id, name, release)
     image = services.metadata.current
     apis = CONTROLLER_APIS if context.listener == CONTROLLER else APIS
     return services.response_cache.api_versions(

@@ -5,6 +5,9 @@ Behaviour:
 * An unknown group has no committed offsets: -1, without an error.
 * A request for stable offsets waits a short time for transactions that may change them. Kafka
   responds at once with UNSTABLE_OFFSET_COMMIT, and its client retries.
+* Up to v7, an error of the group is repeated for each requested partition. aiokafka 0.14 sends v3,
+  ignores the error of the group, and takes a partition without a row for one without a committed
+  offset: it then reads the partition again from the start.
 
 Versions 1 to 10:
 
@@ -45,7 +48,6 @@ from riverrun.wire.messages.offset_fetch_response import (
     OffsetFetchResponseTopics,
 )
 
-GROUP_ERROR_SINCE: Final = 2
 MANY_GROUPS_SINCE: Final = 8
 TOPIC_IDS_SINCE: Final = 10
 
@@ -57,23 +59,13 @@ async def handle(
     if version >= MANY_GROUPS_SINCE:
         found = [await _fetch(services, context, request, one) for one in request.groups]
         return OffsetFetchResponse(groups=tuple(found))
-    topics = request.topics
-    only = OffsetFetchRequestGroup(
-        group_id=request.group_id,
-        topics=None
-        if topics is None
-        else tuple(
-            OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
-            for one in topics
-        ),
-    )
+    only = _only_group(request)
     fetched = await _fetch(services, context, request, only)
-    if fetched.error_code is not ErrorCode.NONE and version < GROUP_ERROR_SINCE:
-        fetched = replace(fetched, topics=tuple(_all_failed(only, fetched.error_code)))
-    return OffsetFetchResponse(
-        error_code=fetched.error_code,
-        topics=tuple(_before_groups(topic) for topic in fetched.topics),
-    )
+    if fetched.error_code is not ErrorCode.NONE:
+        return OffsetFetchResponse(
+            error_code=fetched.error_code, topics=_all_failed(only, fetched.error_code)
+        )
+    return OffsetFetchResponse(topics=tuple(_before_groups(topic) for topic in fetched.topics))
 
 
 def failed(
@@ -84,7 +76,22 @@ def failed(
         OffsetFetchResponseGroup(group_id=one.group_id, topics=(), error_code=code)
         for one in request.groups
     )
-    return OffsetFetchResponse(error_code=code, groups=groups)
+    topics = _all_failed(_only_group(request), code)
+    return OffsetFetchResponse(error_code=code, topics=topics, groups=groups)
+
+
+def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    """The group of a request before v8."""
+    topics = request.topics
+    return OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else tuple(
+            OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+            for one in topics
+        ),
+    )
 
 
 async def _fetch(
@@ -164,8 +171,10 @@ def _with_ids(
     return tuple(replace(topic, topic_id=one.id) for topic, one in pairs if one is not None)
 
 
-def _all_failed(group: OffsetFetchRequestGroup, code: ErrorCode) -> list[OffsetFetchResponseTopics]:
-    return [_failed_topic(topic, code) for topic in group.topics or ()]
+def _all_failed(
+    group: OffsetFetchRequestGroup, code: ErrorCode
+) -> tuple[OffsetFetchResponseTopic, ...]:
+    return tuple(_before_groups(_failed_topic(topic, code)) for topic in group.topics or ())
 
 
 def _failed_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:

@@ -89,6 +89,7 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
     ApiKey.ADD_RAFT_VOTER: _ALTER,
     ApiKey.REMOVE_RAFT_VOTER: _ALTER,
     ApiKey.DESCRIBE_QUORUM: _DESCRIBE,
+    ApiKey.DESCRIBE_NODE: _DESCRIBE,
     ApiKey.LIST_CONFIG_RESOURCES: RequiredRight(AclOperation.DESCRIBE_CONFIGS),
     # Groups
     ApiKey.JOIN_GROUP: _READ_GROUP,

@@ -3,6 +3,7 @@
 //   <${Chart} title="Traffic" unit="bytes/s" series=${[{ label: "In", points: [[ms, value], ...] }]} />
 //   <${HistoryChart} title="Traffic" unit="bytes/s" minutes=${60}
 //       series=${[{ name: "bytes_in", label: "In" }, ...]} params=${{ node: 1 }} />   reads /history
+//   historyPanel("Traffic", "bytes/s", { bytes_in: "In" }, { node: 1 })    the same in a panel
 //   <${RangePicker} />  chooses the minutes kept in the URL;  useMinutes() reads them
 //
 // Units are those of format.unit(). uPlot draws on a canvas, which readers cannot see: the chart is
@@ -58,7 +59,7 @@ function options(series, colours, unit, width, height, onCursor) {
   return {
     width,
     height,
-    padding: [8, 4, 0, 0],
+    padding: [8, 16, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false }, sync: { key: "riverrun" } },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
@@ -208,4 +209,9 @@ export function HistoryChart({ title, unit, series, params = {}, minutes, height
     return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }}><${Empty} title=${title} icon="overview">The first values appear after about 20 seconds.<//></div>`;
   }
   return html`<${Chart} title=${title} unit=${unit} series=${drawn} height=${height} />`;
+}
+
+export function historyPanel(title, unit, labels, params) {
+  const series = Object.entries(labels).map(([name, label]) => ({ name, label }));
+  return html`<section class="panel"><${HistoryChart} ...${{ title, unit, series, params }} /></section>`;
 }

@@ -26,7 +26,7 @@ function EditDialog({ path, what, config, close }) {
     send=${(dry) => api.patch(path, { set: { [config.name]: value }, reset: [], dry_run: dry })}
     ready=${config.is_sensitive ? value !== "" : value !== (config.value ?? "")} success=${`${config.name} changed`}>
     ${config.doc && html`<p class="muted">${config.doc}</p>`}
-    <p>Now: <code>${shown(config)}</code></p>
+    <p>Now <code>${shown(config)}</code>${config.default !== null && config.default !== undefined && html`, by default <code>${config.default || "empty"}</code>`}</p>
     <${ValueField} config=${config} value=${value} onInput=${setValue} />
   <//>`;
 }
@@ -34,7 +34,7 @@ function EditDialog({ path, what, config, close }) {
 function ResetDialog({ path, what, config, close }) {
   return html`<${ActionDialog} title=${`Reset ${config.name} of ${what}`} action="Reset" dryRun close=${close}
     send=${(dry) => api.patch(path, { set: {}, reset: [config.name], dry_run: dry })} success=${`${config.name} reset`}>
-    <p>The value <code>${shown(config)}</code> is removed, and the default applies again.</p>
+    <p>The value <code>${shown(config)}</code> is removed, and the default ${config.default && html`<code>${config.default}</code> `}applies again.</p>
   <//>`;
 }
 
@@ -43,7 +43,7 @@ function columnsFor(path, what) {
   return [
     { key: "name", title: "Setting", class: "wrap", render: (row) => html`<span class="mono">${row.name}</span>${row.doc && html`<p class="hint">${row.doc}</p>`}` },
     { key: "value", title: "Value", class: "wrap", render: (row) => html`<span class=${row.value === null || row.value === "" || row.is_sensitive ? "muted" : "mono"}>${shown(row)}</span>` },
-    { key: "source", title: "Source", render: (row) => html`<${Badge} kind=${row.is_default ? "plain" : "accent"}>${String(row.source).toLowerCase().replaceAll("_", " ")}<//>` },
+    { key: "source", title: "Source", render: (row) => html`<${Badge} kind=${row.is_default ? "plain" : "accent"}>${row.source}<//>` },
     { key: "change", title: "Change", align: "end", render: (row) => canWrite.value && !row.is_read_only && html`<span class="row end-row">
       ${own(row) && html`<button type="button" class="small ghost" aria-label=${`Reset ${row.name}`} onClick=${() => openDialog(ResetDialog, { path, what, config: row })}>Reset</button>`}
       <button type="button" class="small" aria-label=${`Edit ${row.name}`} onClick=${() => openDialog(EditDialog, { path, what, config: row })}>Edit</button></span>` },

@@ -7,14 +7,17 @@
 //         title, action      the texts of the dialog and of its button
 //         send(dryRun)       sends the request and returns the response, which has `command`
 //         dryRun             true: preview the request when the form changes (`inputs` is its state)
+//         call               instead of these three: ["post", path, body], with dry_run added
 //         inputs             values of the form; the dry run is repeated when they change
 //         ready              false while the form is incomplete
 //         danger, typed      a red button; a text that must be typed before it is enabled
 //         preview(response)  content shown for the response of the dry run
 //         success            the text of the toast, or a function of the response
 //         after(response)    called after success, after all open pages were told to reload
-//   <${Menu} label="Actions" items=${[{ label, run, danger, disabled }]} />   a popover menu
+//   <${Menu} label="Actions" items=${[{ label, run, danger, disabled }]} />   a popover menu; or with
+//       text and children: a button with a text that shows them
 
+import { api } from "./api.js";
 import { Command } from "./code.js";
 import { toast } from "./feedback.js";
 import { TextField } from "./forms.js";
@@ -97,7 +100,8 @@ function useDryRun(wanted, send, inputs) {
 }
 
 export function ActionDialog(props) {
-  const { title, action, send, dryRun = false, inputs = null, ready = true, danger = false } = props;
+  const { title, action, call, dryRun = Boolean(call), inputs = call, ready = true, danger = false } = props;
+  const { send = (dry) => api[call[0]](call[1], { ...call[2], dry_run: dry }) } = props;
   const { typed, preview, success, after, close, wide, children } = props;
   const [confirmed, setConfirmed] = useState("");
   const [busy, setBusy] = useState(false);
@@ -140,7 +144,7 @@ export function ActionDialog(props) {
   <//>`;
 }
 
-export function Menu({ label, items, icon = "more" }) {
+export function Menu({ label, items = [], icon = "more", text, children }) {
   const id = useId();
   const popover = useRef(null);
   const button = useRef(null);
@@ -158,8 +162,8 @@ export function Menu({ label, items, icon = "more" }) {
     const next = entries.indexOf(document.activeElement) + step;
     entries[(next + entries.length) % entries.length]?.focus();
   };
-  return html`<button type="button" ref=${button} popovertarget=${id} aria-haspopup="menu" aria-label=${label} title=${label} class="icon-only"><${Icon} name=${icon} /></button>
-    <div id=${id} ref=${popover} popover="auto" class="menu" role="menu" aria-label=${label} onToggle=${place} onKeyDown=${move}>
+  return html`<button type="button" ref=${button} popovertarget=${id} aria-haspopup=${text ? "dialog" : "menu"} aria-label=${label} title=${label} class=${text ? "" : "icon-only"}>${text ?? html`<${Icon} name=${icon} />`}</button>
+    <div id=${id} ref=${popover} popover="auto" class="menu" role=${text ? "group" : "menu"} aria-label=${label} onToggle=${place} onKeyDown=${move}>
       ${items.map(
         (item) => html`<button
           key=${item.label}
@@ -173,6 +177,6 @@ export function Menu({ label, items, icon = "more" }) {
             item.run();
           }}
         >${item.label}</button>`,
-      )}
+      )}${children}
     </div>`;
 }

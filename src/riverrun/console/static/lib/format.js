@@ -2,6 +2,8 @@
 //
 //   bytes(1536) "1.5 KiB"    rate(1536) "1.5 KiB/s"    count(12345) "12,345"    short(12345) "12.3k"
 //   duration(95) "1 min 35 s"    ago(ms) "3 min ago"    time(ms) "2026-05-01 10:30:15.250"
+//   localTime(ms), parseLocalTime(text)    the value of a datetime-local field, and back (null: none)
+//   words({ a: [1, 2] })     "a 1, 2": any JSON value as text
 //   unit("bytes/s")          the formatter of a chart's unit
 
 const NONE = "–";
@@ -60,11 +62,25 @@ export function time(ms) {
   return `${day(ms)} ${clock(ms)}.${two(new Date(ms).getMilliseconds(), 3)}`;
 }
 
+export const localTime = (ms) => `${day(ms)}T${clock(ms)}`;
+
+export function parseLocalTime(text) {
+  const ms = new Date(text).getTime();
+  return Number.isNaN(ms) ? null : ms;
+}
+
 export function ago(ms, now = Date.now()) {
   if (absent(ms) || ms < 0) return NONE;
   const seconds = (now - ms) / 1000;
   if (seconds < 0) return "now";
   return seconds < 1 ? "now" : `${duration(Math.floor(seconds)).split(" ").slice(0, 2).join(" ")} ago`;
+}
+
+export function words(value) {
+  if (absent(value) || value === "") return NONE;
+  if (Array.isArray(value)) return value.map(words).join(typeof value[0] === "object" ? "; " : ", ");
+  if (typeof value === "object") return Object.entries(value).map(([name, each]) => `${name} ${words(each)}`).join(", ");
+  return typeof value === "number" ? numbers.format(value) : String(value);
 }
 
 export function plural(amount, singular, several = `${singular}s`) {

@@ -2,11 +2,14 @@
 //
 //   <${Field} label="Name" hint="..." error=${...}>${(id) => html`<input id=${id} />`}<//>
 //   <${TextField} label="Name" value=${name} onInput=${setName} hint="" error="" required />
-//   <${SelectField} label="Format" value=${x} onInput=${setX} options=${["a", { value: "b", label: "B" }]} />
+//   <${SelectField} label="Format" value=${x} onInput=${setX} options=${["a", ["b", "B"], { value: "c", label: "C" }]} />
 //   <${CheckField} label="Show internal topics" checked=${x} onInput=${setX} />
 //   <${AreaField} label="Value" .../>   <${SearchField} label="Search topics" value onInput />
 //   <${Segmented} label="Range" value options onInput />      a few choices side by side
 // `compact` hides the label visually.
+//   const { values, field, set } = useForm({ name: "", format: "text", lines: false });
+//       field("name", "Name", { error }) is the field of a value: a check box for true and false, a
+//       select with `options`, an area with `rows`, else a text field. set({ name: "a" }) changes values.
 
 import { Icon } from "./icons.js";
 import { html, useEffect, useId, useRef, useState } from "./preact.js";
@@ -32,7 +35,7 @@ export function TextField({ label, hint, error, compact, wide, value, onInput, t
       aria-describedby=${note}
       aria-invalid=${error ? "true" : undefined}
       autocomplete="off"
-      spellcheck="false"
+      spellcheck=${false}
       onInput=${(event) => onInput(event.currentTarget.value)}
       ...${rest}
     />`}
@@ -47,14 +50,18 @@ export function AreaField({ label, hint, error, compact, wide = true, value, onI
       value=${value}
       aria-describedby=${note}
       aria-invalid=${error ? "true" : undefined}
-      spellcheck="false"
+      spellcheck=${false}
       onInput=${(event) => onInput(event.currentTarget.value)}
       ...${rest}
     ></textarea>`}
   <//>`;
 }
 
-const asOption = (option) => (typeof option === "object" ? option : { value: String(option), label: String(option) });
+function asOption(option) {
+  if (typeof option === "object" && !Array.isArray(option)) return option;
+  const [value, label = String(value)] = [option].flat();
+  return { value: String(value), label };
+}
 
 export function SelectField({ label, hint, error, compact, wide, value, onInput, options, ...rest }) {
   return html`<${Field} ...${{ label, hint, error, compact, wide }}>
@@ -111,7 +118,7 @@ export function SearchField({ label, value, onInput, placeholder = label }) {
       aria-label=${label}
       placeholder=${placeholder}
       value=${text}
-      spellcheck="false"
+      spellcheck=${false}
       autocomplete="off"
       onInput=${(event) => change(event.currentTarget.value)}
     />
@@ -125,4 +132,17 @@ export function Segmented({ label, value, options, onInput }) {
       (each) => html`<button key=${each.value} type="button" aria-pressed=${each.value === value ? "true" : "false"} onClick=${() => onInput(each.value)}>${each.label}</button>`,
     )}
   </div>`;
+}
+
+export function useForm(first) {
+  const [values, setValues] = useState(first);
+  const set = (changes) => setValues((old) => ({ ...old, ...changes }));
+  const field = (name, label, props = {}) => {
+    const value = values[name];
+    const onInput = (next) => set({ [name]: next });
+    if (typeof value === "boolean") return html`<${CheckField} ...${{ label, onInput, checked: value }} ...${props} />`;
+    const Component = props.options ? SelectField : props.rows ? AreaField : TextField;
+    return html`<${Component} ...${{ label, onInput, value }} ...${props} />`;
+  };
+  return { values, field, set };
 }

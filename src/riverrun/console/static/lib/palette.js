@@ -35,7 +35,8 @@ function fixedEntries(text) {
     .filter((page) => page.section)
     .map((page) => ({ kind: "Page", icon: page.icon, title: page.title, words: page.words, run: () => navigate(link(page.id)) }));
   const actions = commands.map((command) => ({ kind: "Action", icon: "play", ...command }));
-  return [...listed, ...actions].filter((entry) => matches(text, entry));
+  const isNamed = (entry) => entry.title.toLowerCase().includes(text.trim().toLowerCase());
+  return [...listed, ...actions].filter((entry) => matches(text, entry)).sort((a, b) => isNamed(b) - isNamed(a));
 }
 
 async function foundEntries(text, signal) {
@@ -99,7 +100,7 @@ function Palette({ close }) {
       <${Icon} name="search" />
       <input type="text" role="combobox" aria-expanded="true" aria-controls=${id} aria-autocomplete="list"
         aria-label="Search pages, topics, groups and actions" aria-activedescendant=${entries.length ? `${id}-${selected}` : undefined}
-        placeholder="Search pages, topics, groups and actions" spellcheck="false" autocomplete="off" value=${text} onKeyDown=${onKey}
+        placeholder="Search pages, topics, groups and actions" spellcheck=${false} autocomplete="off" value=${text} onKeyDown=${onKey}
         onInput=${(event) => {
           setText(event.currentTarget.value);
           setAt(0);

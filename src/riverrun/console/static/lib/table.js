@@ -10,7 +10,7 @@
 // A column: { key, title, sort, align, width, class, render(row), hint }. `sort` is true, or the server's
 // name of the order. Without `render` the cell shows row[key]. align "end" is for numbers. In a
 // Table, value(row) gives the value to sort by when it differs from row[key]. detail(row) returns
-// content to show in a row of its own below the row, or null.
+// content to show in a row of its own below the row, or null; onRow(row, event) is a click on it.
 
 import { Empty, Failure, StaleNote } from "./feedback.js";
 import { SearchField } from "./forms.js";
@@ -41,12 +41,12 @@ function HeadCell({ column, sort, order, onSort }) {
 
 const cell = (column, row) => (column.render ? column.render(row) : row[column.key]);
 
-export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy = false, bones = 0, rowClass, detail }) {
+export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy = false, bones = 0, rowClass, detail, onRow }) {
   const below = (row) => {
     const content = detail?.(row);
     return content && html`<tr class="detail"><td colspan=${columns.length}>${content}</td></tr>`;
   };
-  return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${label}>
+  return html`<div class="table-scroll" tabindex="0" role="group" aria-label=${label}>
     <table aria-busy=${busy ? "true" : "false"}>
       <caption class="hidden">${label}</caption>
       <thead><tr>
@@ -54,7 +54,7 @@ export function Rows({ columns, rows, rowKey, label, sort, order, onSort, busy =
       </tr></thead>
       <tbody>
         ${rows.map(
-          (row) => html`<${Fragment} key=${rowKey(row)}><tr class=${rowClass?.(row)}>
+          (row) => html`<${Fragment} key=${rowKey(row)}><tr class=${rowClass?.(row)} onClick=${onRow && ((event) => onRow(row, event))}>
             ${columns.map((column) => html`<td key=${column.key} class=${column.align === "end" ? "end" : column.class}>${cell(column, row)}</td>`)}
           </tr>${below(row)}<//>`,
         )}

@@ -2,18 +2,23 @@
 // that user, so ACLs decide. The address stays, so the requested page opens after the login.
 
 import { DialogError } from "../lib/dialog.js";
-import { SelectField, TextField } from "../lib/forms.js";
-import { html, useState } from "../lib/preact.js";
+import { CheckField, SelectField, TextField } from "../lib/forms.js";
+import { html, useLayoutEffect, useState } from "../lib/preact.js";
 import { login, session } from "../lib/state.js";
 import { ThemeButton } from "../lib/theme.js";
 
 export default function Login() {
-  const mechanisms = session.value.mechanisms ?? [];
+  const { mechanisms = [], clusters = [], problem } = session.value;
   const [user, setUser] = useState("");
   const [password, setPassword] = useState("");
-  const [mechanism, setMechanism] = useState(mechanisms[0] ?? "");
+  const [visible, setVisible] = useState(false);
+  const [mechanism, setMechanism] = useState("");
   const [busy, setBusy] = useState(false);
   const [failure, setFailure] = useState(null);
+  useLayoutEffect(() => {
+    document.title = "Log in · riverrun";
+    document.querySelector(".login input")?.focus();
+  }, []);
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
@@ -22,18 +27,21 @@ export default function Login() {
       await login(user, password, mechanism);
     } catch (error) {
       setFailure(error);
+      setPassword("");
       setBusy(false);
+      document.querySelector(".login [name=password]")?.focus();
     }
   };
   return html`<main class="login">
     <form class="panel" onSubmit=${submit}>
-      <h1>riverrun</h1>
-      <p class="muted">Log in with a user of this cluster. The console can do what this user may do.</p>
-      <${TextField} label="User" name="user" value=${user} onInput=${setUser} autocomplete="username" required autofocus wide />
-      <${TextField} label="Password" name="password" type="password" value=${password} onInput=${setPassword} autocomplete="current-password" required wide />
-      ${mechanisms.length > 1 && html`<${SelectField} label="Mechanism" value=${mechanism} onInput=${setMechanism} options=${mechanisms} wide />`}
-      <${DialogError} error=${failure} />
-      <button type="submit" class="primary" disabled=${busy || !user || !password} aria-busy=${busy ? "true" : undefined}>Log in</button>
+      <h1><img src=${new URL("../icon.svg", import.meta.url).href} alt="" width="28" height="28" />riverrun</h1>
+      <p class="muted">Log in as a user of ${clusters.length > 1 ? "these clusters" : "this cluster"}. The console may do what this user may do.</p>
+      <${TextField} label="User" name="user" value=${user} onInput=${setUser} autocomplete="username" autocapitalize="none" required wide />
+      <${TextField} label="Password" name="password" type=${visible ? "text" : "password"} value=${password} onInput=${setPassword} autocomplete="current-password" required wide />
+      <${CheckField} label="Show the password" checked=${visible} onInput=${setVisible} />
+      ${mechanisms.length > 1 && html`<${SelectField} label="Mechanism" value=${mechanism} onInput=${setMechanism} options=${[["", "Choose for me"], ...mechanisms]} wide />`}
+      <${DialogError} error=${failure ?? problem} />
+      <button type="submit" class="primary" disabled=${busy || !user || !password} aria-busy=${busy ? "true" : undefined}>${busy ? "Logging in…" : "Log in"}</button>
       <p class="hint">No user yet? An administrator adds one: <code>riverrun users add NAME</code></p>
     </form>
     <${ThemeButton} />

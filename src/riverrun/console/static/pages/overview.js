@@ -1,52 +1,68 @@
 // The overview: health in one sentence, what needs care, sizes, and traffic over time.
 
-import { HistoryChart, RangePicker } from "../lib/chart.js";
-import { Badge, Icon, Loaded, Page, Panel, Tile } from "../lib/components.js";
-import { count, plural } from "../lib/format.js";
+import { historyPanel, RangePicker } from "../lib/chart.js";
+import { Badge, column, Empty, Loaded, named, number, Page, Panel, Table, tile, Verdict } from "../lib/components.js";
+import { bytes, count, plural, short } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
+import { groupColumn, lag } from "./groups.js";
 import { NodesTable } from "./nodes.js";
 
-const ICONS = { good: "check", care: "warning", bad: "error" };
+const BEST = 5;
 
-function Health({ health }) {
-  return html`<section class="panel verdict ${health.level}" aria-label="Health">
-    <div class="verdict-head"><${Icon} name=${ICONS[health.level]} size=${22} /><p>${health.sentence}</p></div>
-    ${health.concerns.length > 0 &&
-    html`<ul>
-      ${health.concerns.map((concern) => html`<li key=${concern.text}>
-        <${Badge} kind=${concern.level}>${concern.level === "bad" ? "Failing" : "Care"}<//>
-        <div><p>${concern.link ? html`<a href=${concern.link}>${concern.text}</a>` : concern.text}</p>
-        ${concern.remedy && html`<p class="muted">${concern.remedy}</p>`}</div>
-      </li>`)}
-    </ul>`}
-  </section>`;
+const concern = ({ level, text, remedy, link: address }) => html`<li key=${text}>
+  <${Badge} kind=${level}>${level === "bad" ? "Failing" : "Care"}<//>
+  <div><p>${address ? html`<a href=${address}>${text}</a>` : text}</p>${remedy && html`<p class="muted">${remedy}</p>`}</div>
+</li>`;
+
+function Health({ health: { level, sentence, concerns } }) {
+  return html`<${Verdict} kind=${level} label="Health" text=${sentence}>
+    ${concerns.length > 0 && html`<ul>${concerns.map(concern)}</ul>`}
+  <//>`;
 }
 
-function Tiles({ overview }) {
-  const { nodes, nodes_alive, under_replicated, offline, moves } = overview;
+function Tiles({ overview: { nodes, nodes_alive, topics, partitions, under_replicated, offline, groups, moves, transactions_open } }) {
+  const dead = nodes - nodes_alive;
+  const troubled = link("topics", {}, { sort: "under_replicated", order: "desc", internal: "1" });
   return html`<div class="tiles">
-    <${Tile} label="Nodes" value=${`${nodes_alive} / ${nodes}`} detail=${nodes_alive === nodes ? "all alive" : `${nodes - nodes_alive} not responding`} kind=${nodes_alive < nodes ? "bad" : ""} href=${link("nodes")} />
-    <${Tile} label="Topics" value=${count(overview.topics)} detail=${plural(overview.partitions, "partition")} href=${link("topics")} />
-    <${Tile} label="Under-replicated" value=${count(under_replicated)} detail="partitions" kind=${under_replicated ? "care" : ""} href=${link("topics", {}, { sort: "under_replicated", order: "desc" })} />
-    <${Tile} label="Offline" value=${count(offline)} detail="partitions" kind=${offline ? "bad" : ""} href=${link("topics", {}, { sort: "under_replicated", order: "desc" })} />
-    <${Tile} label="Groups" value=${count(overview.groups)} detail="consumers" href=${link("groups")} />
-    <${Tile} label="Moves" value=${count(moves)} detail=${moves ? "in progress" : "none in progress"} href=${link("moves")} />
+    ${tile("Nodes", `${nodes_alive} / ${nodes}`, dead ? `${dead} not responding` : "all alive", link("nodes"), dead && "bad")}
+    ${tile("Topics", count(topics), plural(partitions, "partition"), link("topics"))}
+    ${tile("Under-replicated", count(under_replicated), "partitions", troubled, under_replicated && "care")}
+    ${tile("Offline", offline, "partitions", troubled, offline && "bad")}
+    ${tile("Groups", count(groups), "of consumers", link("groups"))}
+    ${tile("Moves", moves, moves ? "in progress" : "none in progress", link("moves"))}
+    ${tile("Transactions", count(transactions_open), "open", link("transactions"))}
   </div>`;
 }
 
+function Ranking({ title, path, sort, columns, rowKey }) {
+  const resource = useResource(path, { sort, order: "desc", limit: BEST });
+  return html`<${Panel} title=${title} flush><${Loaded} resource=${resource} lines=${BEST}>
+    ${({ items }) => html`<${Table} label=${title} columns=${columns.map((each) => ({ ...each, sort: false }))} rows=${items.filter((row) => row[sort] > 0)} rowKey=${rowKey} empty=${html`<${Empty} title="None now" icon="check" />`} />`}
+  <//><//>`;
+}
+
+const topicColumns = [
+  column("name", "Topic", (row) => named("topic", row.name)),
+  number("messages_in", "Records/s", short),
+  number("size", "Size", bytes),
+];
+
 export default function Overview() {
   const resource = useResource("overview", {}, { every: 5_000 });
-  const note = resource.data && html`cluster <code>${resource.data.cluster_id}</code> · controller ${resource.data.controller}`;
+  const { data } = resource;
+  const note = data && html`cluster <code>${data.cluster_id}</code> · controller ${data.controller ?? "none"}${data.version && ` · version ${data.version}`}`;
   return html`<${Page} title="Overview" note=${note} actions=${html`<${RangePicker} />`}>
     <${Loaded} resource=${resource}>${(overview) => html`<${Health} health=${overview.health} /><${Tiles} overview=${overview} />`}<//>
     <div class="columns">
-      <${Panel}><${HistoryChart} title="Traffic" unit="bytes/s" series=${[{ name: "bytes_in", label: "In" }, { name: "bytes_out", label: "Out" }]} /><//>
-      <${Panel}><${HistoryChart} title="Records written" unit="records/s" series=${[{ name: "messages_in", label: "Records" }]} /><//>
-      <${Panel}><${HistoryChart} title="Latency, 99th percentile" unit="ms" series=${[{ name: "produce_p99", label: "Produce" }, { name: "fetch_p99", label: "Fetch" }]} /><//>
-      <${Panel}><${HistoryChart} title="Requests" unit="requests/s" series=${[{ name: "requests", label: "Requests" }]} /><//>
+      ${historyPanel("Traffic", "bytes/s", { bytes_in: "In", bytes_out: "Out" })}
+      ${historyPanel("Records written", "records/s", { messages_in: "Records" })}
+      ${historyPanel("Latency, 99th percentile", "ms", { produce_p99: "Produce", fetch_p99: "Fetch" })}
+      ${historyPanel("Requests", "requests/s", { requests: "Requests" })}
+      <${Ranking} title="Busiest topics" path="topics" sort="messages_in" columns=${topicColumns} rowKey=${(row) => row.name} />
+      <${Ranking} title="Groups with the most lag" path="groups" sort="lag" columns=${[groupColumn, ...lag]} rowKey=${(row) => row.group} />
     </div>
-    <${Panel} title="Nodes" flush=${true}><${NodesTable} /><//>
+    <${Panel} title="Nodes" flush><${NodesTable} /><//>
   <//>`;
 }

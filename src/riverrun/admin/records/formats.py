@@ -211,7 +211,7 @@ def _as_json(row: PrintedRecord, *, is_safe: bool) -> bytes:
             {"name": name, **_json_field("value", value)} for name, value in record.headers
         ]
     fields["leader_epoch"] = None if row.leader_epoch < 0 else row.leader_epoch
-    fields["size"] = _record_size(record)
+    fields["size"] = record_size(record)
     text = json.dumps(fields, ensure_ascii=False)
     if is_safe:  # in JSON, only C1 characters and the like are left
         text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -237,7 +237,7 @@ def _headers_text(headers: Headers) -> bytes:
     )
 
 
-def _record_size(record: Record) -> int:
+def record_size(record: Record) -> int:
     """Bytes of key, value and headers."""
     headers = sum(
         len(name.encode("utf-8", "surrogateescape")) + len(value or b"")
@@ -255,7 +255,7 @@ _FACTS: Mapping[str, Callable[[PrintedRecord], bytes]] = {
     "e": lambda row: b"%d" % row.leader_epoch,
     "K": lambda row: b"%d" % _size(row.record.key),
     "V": lambda row: b"%d" % _size(row.record.value),
-    "s": lambda row: b"%d" % _record_size(row.record),
+    "s": lambda row: b"%d" % record_size(row.record),
     "%": lambda _row: b"%",
 }
 _DATA: Mapping[str, Callable[[PrintedRecord], bytes]] = {

@@ -1,0 +1,1 @@
+"""``riverrun doctor``: checks a machine, a node and a cluster, and names what to do."""

@@ -1,0 +1,1 @@
+"""``riverrun generate``: configuration for monitoring, derived from the declared metrics."""

@@ -1,0 +1,194 @@
+"""Logins, and the clusters of this console."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from starlette.responses import Response
+
+import riverrun
+from riverrun.console.openapi import describe
+from riverrun.console.problems import HANDLED, ErrorDetails, as_problem, body_of
+from riverrun.console.routing import JSON, ApiEndpoint, ClusterRequest
+from riverrun.console.sessions import ConsoleSessions, UserAccess, cookie_name, is_https
+
+TAG: Final = "session"
+PASSWORD_LENGTH_MAX: Final = 64 * 1024
+
+
+class SessionState(Struct, kw_only=True):
+    """The console, and who uses it."""
+
+    version: str
+    clusters: list[str]
+    login_required: bool
+    """Whether the cluster has users. If so and ``user`` is null, log in."""
+    mechanisms: list[str]
+    """The SASL mechanisms that the cluster offers. The password of OAUTHBEARER is a token."""
+    user: str | None
+    read_only: bool
+    problem: ErrorDetails | None = None
+    """Why nobody can log in: the cluster does not respond, or it accepts certificates only."""
+
+
+class LoginBody(Struct, kw_only=True):
+    """The credentials of a user of the cluster."""
+
+    user: str
+    password: str
+    mechanism: str | None = None
+    """Without one, those of the cluster that take a password are tried."""
+
+
+class ListedCluster(Struct, kw_only=True):
+    """A cluster of this console."""
+
+    name: str
+    bootstrap: str
+    cluster_id: str | None
+    reachable: bool
+
+
+async def get_session(request: ClusterRequest) -> SessionState:
+    return await _state(request, request.access_if_any)
+
+
+async def log_in(request: ClusterRequest) -> Response:
+    body: LoginBody = request.body
+    sessions = request.sessions
+    if not sessions.needs_login:
+        return _response(await _state(request, request.access_if_any))
+    await sessions.log_out(request.raw.cookies.get(cookie_name(request.raw), ""))
+    session_id, access = await sessions.log_in(
+        body.user, body.password[:PASSWORD_LENGTH_MAX], body.mechanism
+    )
+    response = _response(await _state(request, access))
+    response.set_cookie(
+        cookie_name(request.raw),
+        session_id,
+        httponly=True,
+        samesite="strict",
+        secure=is_https(request.raw),
+    )
+    return response
+
+
+async def log_out(request: ClusterRequest) -> Response:
+    await request.sessions.log_out(request.raw.cookies.get(cookie_name(request.raw), ""))
+    remaining = None if request.sessions.needs_login else request.access_if_any
+    response = _response(await _state(request, remaining))
+    response.delete_cookie(cookie_name(request.raw), httponly=True, samesite="strict")
+    return response
+
+
+def _response(state: SessionState) -> Response:
+    return Response(msgspec.json.encode(state), media_type=JSON)
+
+
+async def _state(request: ClusterRequest, access: UserAccess | None) -> SessionState:
+    sessions = request.sessions
+    mechanisms, failure = await _offered(sessions)
+    return SessionState(
+        version=riverrun.__version__,
+        clusters=[entry.name for entry in sessions.entries],
+        login_required=sessions.needs_login,
+        mechanisms=mechanisms,
+        user=access.user if access is not None else None,
+        read_only=request.raw.app.state.is_read_only,
+        problem=failure,
+    )
+
+
+async def _offered(sessions: ConsoleSessions) -> tuple[list[str], ErrorDetails | None]:
+    """The mechanisms of the cluster that users log in to, and why they cannot."""
+    for entry in sessions.entries:
+        try:
+            entry.check_usable()
+            if entry.needs_login:
+                return [mechanism.value for mechanism in await entry.mechanisms()], None
+        except HANDLED as error:
+            return [], body_of(as_problem(error)).error
+    return [], None
+
+
+async def list_clusters(request: ClusterRequest) -> list[ListedCluster]:
+    found = []
+    for entry in request.sessions.entries:
+        cluster_id = None
+        try:
+            metadata = await request.at(entry.name).metadata()
+            cluster_id, is_reachable = metadata.cluster_id, True
+        except HANDLED:
+            is_reachable = False
+        found.append(
+            ListedCluster(
+                name=entry.name,
+                bootstrap=entry.bootstrap,
+                cluster_id=cluster_id,
+                reachable=is_reachable,
+            )
+        )
+    return found
+
+
+async def get_openapi(request: ClusterRequest) -> Response:
+    table = request.raw.app.state.table
+    return Response(msgspec.json.encode(describe(table.endpoints)), media_type=JSON)
+
+
+ENDPOINTS: Final = (
+    ApiEndpoint(
+        "GET",
+        "/session",
+        get_session,
+        "Who uses this console, and how to log in",
+        response=SessionState,
+        tag=TAG,
+        needs_cluster=False,
+        needs_login=False,
+    ),
+    ApiEndpoint(
+        "POST",
+        "/session",
+        log_in,
+        "Log in as a user of the cluster",
+        body=LoginBody,
+        response=SessionState,
+        tag=TAG,
+        needs_cluster=False,
+        needs_login=False,
+        is_write=False,
+    ),
+    ApiEndpoint(
+        "DELETE",
+        "/session",
+        log_out,
+        "Log out",
+        response=SessionState,
+        tag=TAG,
+        needs_cluster=False,
+        needs_login=False,
+        is_write=False,
+    ),
+    ApiEndpoint(
+        "GET",
+        "/clusters",
+        list_clusters,
+        "The clusters of this console",
+        response=list[ListedCluster],
+        tag=TAG,
+        needs_cluster=False,
+    ),
+    ApiEndpoint(
+        "GET",
+        "/openapi.json",
+        get_openapi,
+        "This API in the form of OpenAPI 3.1",
+        response=dict[str, Any],
+        tag=TAG,
+        needs_cluster=False,
+        needs_login=False,
+    ),
+)

@@ -1,0 +1,180 @@
+"""Sizes and rates of topics. They are measured for the rows of a page, not for all topics.
+
+A rate is the growth between the requests of a user. Until there are two, riverrun nodes are asked
+for the rates in their history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple
+
+from riverrun.admin.cluster.replica_lag import leaders_by_node, place_of
+from riverrun.admin.node_facts import NodeSeries, ask_facts
+from riverrun.admin.topics.positions import Positions, ask_positions
+from riverrun.client.pool import ConnectionPool
+from riverrun.console.cluster_facts import SharedFacts, TopicState
+from riverrun.console.clusters import ConnectedCluster
+from riverrun.ports.aio import run_together
+from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
+from riverrun.wire.messages.metadata_response import MetadataResponseTopic
+
+ALL_SECONDS: Final = 10.0
+"""How long the measures of all topics are kept."""
+SAMPLE_SECONDS: Final = 1.0
+GAP_SECONDS_MIN: Final = 1.0
+WINDOW_SECONDS: Final = 30.0
+SAMPLES_MAX: Final = 4
+TOPICS_MAX: Final = 20_000
+HISTORY_ROWS_MAX: Final = 100
+TOPIC_RESOURCE: Final = 2
+CLEANUP_POLICY: Final = "cleanup.policy"
+RATE_NAMES: Final = ("messages_in", "bytes_in")
+
+
+class TopicMeasure(NamedTuple):
+    """None where a leader does not respond, or for a rate that is not known yet."""
+
+    records: int | None = None
+    size: int | None = None
+    messages_in: float | None = None
+    bytes_in: float | None = None
+
+
+class _Sample(NamedTuple):
+    at: float
+    end: int
+    size: int
+
+
+class RateBook:
+    """Remembers the positions of topics between requests. Time is an argument, in seconds."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[_Sample]] = {}
+
+    def add(self, topic: str, end: int, size: int, now: float) -> tuple[float | None, float | None]:
+        """Note the sum of a topic's end offsets, and of its bytes. Returns records and bytes per
+        second since an earlier request."""
+        samples = self._samples.get(topic)
+        if samples is None:
+            if len(self._samples) >= TOPICS_MAX:
+                del self._samples[next(iter(self._samples))]
+            samples = self._samples[topic] = deque(maxlen=SAMPLES_MAX)
+        while samples and now - samples[0].at > WINDOW_SECONDS:
+            samples.popleft()
+        first = samples[0] if samples else None
+        if not samples or now - samples[-1].at >= GAP_SECONDS_MIN:
+            samples.append(_Sample(now, end, size))
+        if first is None or now - first.at < GAP_SECONDS_MIN:
+            return None, None
+        seconds = now - first.at
+        # A topic that was created again begins at 0, and old segments are deleted.
+        return max(0, end - first.end) / seconds, max(0, size - first.size) / seconds
+
+
+class TopicMeasures:
+    """Measures topics for one user."""
+
+    def __init__(self, connected: ConnectedCluster) -> None:
+        self._connected = connected
+        self._pool = connected.pool
+
+    async def of(self, topics: Sequence[TopicState]) -> dict[str, TopicMeasure]:
+        """The measures of a few topics."""
+        rows = [topic.row for topic in topics]
+        positions = await ask_positions(self._pool, rows)
+        found = await self._measured(rows, positions)
+        unknown = [row for row in rows if found[row.name or ""].messages_in is None]
+        if unknown and len(unknown) <= HISTORY_ROWS_MAX:
+            for name, (records, size) in (await self._history(unknown)).items():
+                found[name] = found[name]._replace(messages_in=records, bytes_in=size)
+        return found
+
+    async def of_all(
+        self, topics: Sequence[TopicState], *, with_rates: bool
+    ) -> dict[str, TopicMeasure]:
+        """The measures of all topics, at most ten seconds old. The first rates take a second."""
+
+        async def make() -> dict[str, TopicMeasure]:
+            rows = [topic.row for topic in topics]
+            found = await self._measured(rows, await ask_positions(self._pool, rows))
+            if with_rates and any(one.messages_in is None for one in found.values()):
+                await asyncio.sleep(SAMPLE_SECONDS)
+                found = await self._measured(rows, await ask_positions(self._pool, rows))
+            return found
+
+        return await self._connected.results.get(("all topics", with_rates), ALL_SECONDS, make)
+
+    async def _measured(
+        self, rows: Iterable[MetadataResponseTopic], positions: Positions
+    ) -> dict[str, TopicMeasure]:
+        book: RateBook = await self._connected.results.get("rate book", inf, _new_book)
+        found: dict[str, TopicMeasure] = {}
+        for row in rows:
+            name = row.name or ""
+            places = [place_of(row, partition) for partition in row.partitions]
+            records, size = positions.records(places), positions.size_bytes(places)
+            rates: tuple[float | None, float | None] = (None, None)
+            if records is not None and size is not None:
+                end = sum(positions.ends[at] for at in places)
+                rates = book.add(name, end, size, positions.seconds)
+            found[name] = TopicMeasure(records, size, *rates)
+        return found
+
+    async def _history(
+        self, rows: Sequence[MetadataResponseTopic]
+    ) -> dict[str, tuple[float, float]]:
+        """Records and bytes per second of topics, as the leaders of their partitions know them. A
+        topic without traffic has no history."""
+        nodes = await SharedFacts(self._connected).rates()  # those that keep a history
+        found: dict[str, tuple[float, float]] = {}
+
+        async def ask(row: MetadataResponseTopic) -> None:
+            leaders = [node for node in leaders_by_node([row]) if node in nodes]
+            query = {"series": RATE_NAMES, "minutes": 1, "topic": row.name}
+            answers = await ask_facts(self._pool, leaders, "history", query, NodeSeries)
+            if leaders and len(answers) == len(leaders):
+                series = answers.values()
+                found[row.name or ""] = (
+                    sum(one.newest("messages_in") or 0.0 for one in series),
+                    sum(one.newest("bytes_in") or 0.0 for one in series),
+                )
+
+        await run_together(ask(row) for row in rows)
+        return found
+
+
+async def _new_book() -> RateBook:
+    return RateBook()
+
+
+async def ask_policies(pool: ConnectionPool, names: Sequence[str]) -> Mapping[str, str]:
+    """The clean-up policies of topics that the user may see."""
+    if not names:
+        return {}
+    message = DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE,
+                resource_name=name,
+                configuration_keys=(CLEANUP_POLICY,),
+            )
+            for name in names
+        )
+    )
+    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    return {
+        result.resource_name: row.value
+        for result in answer.results
+        for row in result.configs
+        if row.value is not None
+    }

@@ -1,0 +1,8 @@
+"""Facts that only this node knows, for the console: history, clients, and the metadata log.
+
+- ``series``: values over time in a ring; ``history``: the series of a node; ``sampler`` fills them.
+- ``connections``: the clients that are connected now.
+- ``metadata_events``: metadata records in words; ``timeline`` reads them, ``metadata_diff``
+  compares the metadata of two offsets.
+- ``node_facts``: all of these, as the request DescribeNode asks for them.
+"""

@@ -1,0 +1,96 @@
+"""Facts of nodes by REST: who may see them, and the sum over three nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.console.rest.caller import Caller
+from tests.console.rest.conftest import secure_caller
+from tests.processes import until
+from tests.secure_node import SecureNode
+
+pytestmark = pytest.mark.slow
+
+PASSWORD = "a long password"
+FACTS = ("timeline", "timeline/diff?from=0&to=9", "history", "nodes/1/connections")
+
+
+def rule(user: str, operation: str) -> dict[str, str]:
+    return {
+        "principal": f"User:{user}", "host": "*", "operation": operation, "permission": "allow",
+        "resource_type": "cluster", "resource": "kafka-cluster", "pattern": "literal",
+    }  # fmt: skip
+
+
+def new_user(admin: Caller, secure: SecureNode, name: str) -> Caller:
+    admin.call("POST", "users", {"name": name, "password": PASSWORD})
+    return secure_caller(secure, name, PASSWORD)
+
+
+def test_facts_need_the_right_to_describe_the_cluster(
+    secure: SecureNode, admin: Caller, name: str
+) -> None:
+    user = new_user(admin, secure, name)
+    for path in FACTS:
+        assert user.problem("GET", path)[:2] == (403, "forbidden"), path
+    admin.call("POST", "acls", {"rules": [rule(name, "describe")]})
+    for path in FACTS:
+        until(lambda at=path: user.send("GET", at).status_code == 200, seconds=30, what=path)
+    user.close()
+
+
+def test_values_of_settings_need_the_right_to_describe_settings(
+    secure: SecureNode, admin: Caller, name: str
+) -> None:
+    admin.call("POST", "topics", {"name": name, "partitions": 1, "replication_factor": 1})
+    admin.call("PATCH", f"topics/{name}/configs", {"set": {"retention.ms": "123456"}})
+    user = new_user(admin, secure, name)
+    admin.call("POST", "acls", {"rules": [rule(name, "describe")]})
+    path = f"timeline?kinds=config&q={name}"
+    until(lambda: user.send("GET", path).status_code == 200, seconds=30, what="the rule")
+    (hidden,) = user.get(path)["items"]
+    assert hidden["details"]["set"] == {"retention.ms": "(hidden)"}
+    admin.call("POST", "acls", {"rules": [rule(name, "describe_configs")]})
+    until(
+        lambda: user.get(path)["items"][0]["details"]["set"] == {"retention.ms": "123456"},
+        seconds=30,
+        what="the value is shown",
+    )
+    user.close()
+
+
+def test_passwords_are_never_in_the_timeline(admin: Caller, name: str) -> None:
+    admin.call("POST", "users", {"name": name, "password": PASSWORD})
+    shown = admin.get(f"timeline?kinds=user&q={name}")["items"]
+    assert shown
+    assert PASSWORD not in str(shown)
+    assert {"mechanism", "iterations"} >= set(shown[0]["details"])
+
+
+def test_user_reads_messages_with_own_rights(secure: SecureNode, admin: Caller, name: str) -> None:
+    admin.call("POST", "topics", {"name": name, "partitions": 1, "replication_factor": 1})
+    admin.call("POST", f"topics/{name}/messages", {"records": [{"value": "secret"}]})
+    user = new_user(admin, secure, name)
+    for path in (f"topics/{name}/messages", f"topics/{name}/messages/0/0", f"topics/{name}/tail"):
+        assert user.problem("GET", path)[0] in (403, 404), path
+    body = {"records": [{"value": "x"}]}
+    assert user.problem("POST", f"topics/{name}/messages", body)[0] in (403, 404)
+    user.close()
+
+
+def test_history_of_the_cluster_is_the_sum_of_its_nodes(cluster: Cluster, rest: Caller) -> None:
+    def newest(query: str) -> dict[int, float]:
+        points = rest.get(f"history?minutes=5&series=memory{query}")["series"]["memory"]["points"]
+        return {int(moment): value for moment, value in points}
+
+    def agrees() -> bool:
+        whole = newest("")
+        parts = [newest(f"&node={node}") for node in cluster.nodes]
+        shared = [moment for moment in whole if all(moment in part for part in parts)]
+        return bool(shared) and all(
+            abs(whole[moment] - sum(part[moment] for part in parts)) < 0.01 * whole[moment]
+            for moment in shared[-1:]
+        )
+
+    until(agrees, seconds=60, what="all nodes have a history")

@@ -1,0 +1,136 @@
+"""Logins to the console of a secure cluster: the broker decides, and so do its ACLs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.console.rest.caller import Caller
+from tests.console.rest.conftest import secure_caller
+from tests.secure_node import SecureNode
+
+pytestmark = pytest.mark.slow
+
+SECONDS_MAX = 60
+
+
+@pytest.fixture
+def browser(secure: SecureNode) -> httpx.Client:
+    http = secure.told["nodes"][0]["http"]
+    return httpx.Client(base_url=f"http://{http}", timeout=SECONDS_MAX)
+
+
+def log_in(browser: httpx.Client, user: str, password: str, **more: str) -> httpx.Response:
+    body = {"user": user, "password": password, **more}
+    return browser.post("/api/v1/session", json=body)
+
+
+def test_without_a_login_only_the_session_and_the_pages_are_served(
+    browser: httpx.Client,
+) -> None:
+    session = browser.get("/api/v1/session").json()
+    assert session["login_required"] and session["user"] is None
+    assert session["mechanisms"] == ["SCRAM-SHA-512", "SCRAM-SHA-256"]
+    assert session["problem"] is None
+    assert browser.get("/ui/").status_code == 200
+    refused = browser.get("/api/v1/clusters/main/topics")
+    assert refused.status_code == 401
+    assert refused.json()["error"]["code"] == "login_required"
+    assert browser.get("/api/v1/clusters").status_code == 401
+
+
+def test_a_login_sets_a_cookie_that_pages_cannot_read(
+    secure: SecureNode, browser: httpx.Client
+) -> None:
+    response = log_in(browser, secure.security["user"], secure.security["password"])
+    assert response.status_code == 200
+    assert response.json()["user"] == secure.security["user"]
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and "secure" not in cookie
+    assert len(cookie.partition("=")[2].partition(";")[0]) >= 43, "256 bits"
+    assert browser.get("/api/v1/clusters/main/overview").status_code == 200
+    assert browser.get("/api/v1/session").json()["user"] == secure.security["user"]
+
+    assert browser.delete("/api/v1/session").json()["user"] is None
+    assert browser.get("/api/v1/clusters/main/overview").status_code == 401
+
+
+def test_an_old_cookie_is_worth_nothing_after_the_logout(
+    secure: SecureNode, browser: httpx.Client
+) -> None:
+    log_in(browser, secure.security["user"], secure.security["password"])
+    kept = dict(browser.cookies)
+    browser.delete("/api/v1/session")
+    browser.cookies.update(kept)
+    assert browser.get("/api/v1/clusters/main/overview").status_code == 401
+
+
+def test_a_proxy_with_https_gets_a_secure_cookie(secure: SecureNode, browser: httpx.Client) -> None:
+    browser.headers["X-Forwarded-Proto"] = "https"
+    response = log_in(browser, secure.security["user"], secure.security["password"])
+    assert "; secure" in response.headers["set-cookie"].lower()
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("admin", "wrong"), ("nobody", "x"), ("", ""), ("admin", "")]
+)
+def test_wrong_credentials_are_refused(browser: httpx.Client, user: str, password: str) -> None:
+    response = log_in(browser, user, password)
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+
+
+def test_a_mechanism_that_the_cluster_does_not_offer_is_refused(browser: httpx.Client) -> None:
+    response = log_in(browser, "admin", "x", mechanism="PLAIN")
+    assert response.status_code == 400
+    assert "SCRAM-SHA-512" in response.json()["error"]["remedy"]
+
+
+def test_scripts_use_http_basic(secure: SecureNode, admin: Caller) -> None:
+    assert admin.get("/api/v1/session")["user"] == secure.security["user"]
+    assert admin.get("overview")["nodes"] == 1
+    wrong = secure_caller(secure, secure.security["user"], "wrong")
+    assert wrong.problem("GET", "overview")[:2] == (401, "login_required")
+    for header in ("Digest x", "Basic ?", "Basic /w=="):
+        other = httpx.get(
+            f"{admin.base}/api/v1/session", headers={"Authorization": header}, timeout=SECONDS_MAX
+        )
+        assert other.status_code == 400, header
+
+
+def test_acls_decide_what_a_user_sees_and_may_do(secure: SecureNode, admin: Caller) -> None:
+    user, password = "reader", "reader-secret"
+    admin.call("POST", "users", {"name": user, "password": password})
+    for topic in ("visible", "hidden"):
+        admin.call("POST", "topics", {"name": topic, "partitions": 1})
+    rule = {
+        "principal": f"User:{user}",
+        "operation": "DESCRIBE",
+        "permission": "ALLOW",
+        "resource_type": "TOPIC",
+        "resource": "visible",
+    }
+    admin.call("POST", "acls", {"rules": [rule]})
+    reader = secure_caller(secure, user, password)
+    assert [row["name"] for row in reader.get("topics")["items"]] == ["visible"]
+    assert reader.problem("GET", "topics/hidden")[0] in (403, 404)
+    assert reader.problem("DELETE", "topics/visible")[:2] == (403, "forbidden")
+    assert reader.problem("POST", "topics", {"name": "mine"})[:2] == (403, "forbidden")
+    assert reader.problem("PATCH", "nodes/1/configs", {"set": {"a": "b"}})[0] == 403
+    overview = reader.get("overview")
+    assert overview["topics"] == 1
+
+
+def test_certificates_that_end_later_are_no_concern(admin: Caller) -> None:
+    concerns = admin.get("overview")["health"]["concerns"]
+    assert not [one for one in concerns if "certificate" in one["text"]]
+
+
+def test_passwords_are_not_logged(secure: SecureNode, browser: httpx.Client) -> None:
+    log_in(browser, secure.security["user"], secure.security["password"])
+    assert secure.security["password"] not in secure.logged
+    folder = Path(secure.told["data"])
+    logs = [path.read_text(errors="replace") for path in folder.glob("*.log")]
+    assert all(secure.security["password"] not in text for text in logs)

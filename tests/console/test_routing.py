@@ -1,0 +1,298 @@
+"""The table of endpoints: paths, parameters, and requests that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import Struct
+
+from riverrun.console.app import Console, ConsoleSettings, is_local_host
+from riverrun.console.clusters import ClusterSettings
+from riverrun.console.listing import ListQuery, matching, ordered, page_of
+from riverrun.console.problems import ApiProblem, as_problem
+from riverrun.console.routing import ApiEndpoint, ClusterRequest, EndpointTable
+from riverrun.model.errors import ErrorCode, KafkaError
+
+NOBODY = "127.0.0.1:1"
+"""No cluster listens here."""
+
+
+async def nothing(_: ClusterRequest) -> None:
+    return None
+
+
+def table(*paths: str) -> EndpointTable:
+    return EndpointTable(
+        ApiEndpoint(method, path, nothing, "A test")
+        for method, _, path in (text.partition(" ") for text in paths)
+    )
+
+
+def test_names_in_a_path_are_decoded_after_matching() -> None:
+    found, params = table("GET groups/{group}", "GET groups/{group}/offsets").find(
+        "GET", "/api/v1/clusters/main/groups/a%2Fb%20c/offsets"
+    )
+    assert found.path == "groups/{group}/offsets"
+    assert params == {"cluster": "main", "group": "a/b c"}
+
+
+def test_a_fixed_word_wins_over_a_parameter() -> None:
+    endpoints = table("GET topics/{topic}", "GET topics/all")
+    assert endpoints.find("GET", "/api/v1/clusters/main/topics/all")[0].path == "topics/all"
+    assert endpoints.find("HEAD", "/api/v1/clusters/main/topics/x")[1]["topic"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/v1/nowhere", 404),
+        ("GET", "/api/v1/clusters/main/topics/", 404),
+        ("GET", "/api/v1/clusters//topics/a", 404),
+        ("DELETE", "/api/v1/clusters/main/topics/a", 405),
+    ],
+)
+def test_other_paths_and_methods_are_refused(method: str, path: str, status: int) -> None:
+    with pytest.raises(ApiProblem) as refused:
+        table("GET topics/{topic}").find(method, path)
+    assert refused.value.status == status
+
+
+def test_an_endpoint_is_declared_once() -> None:
+    with pytest.raises(AssertionError, match="declared twice"):
+        table("GET topics/{topic}", "GET topics/{name}")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no"), 403, "forbidden"),
+        (KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no"), 404, "not_found"),
+        (KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "no"), 409, "conflict"),
+        (KafkaError(ErrorCode.INVALID_CONFIG, "no"), 400, "invalid"),
+        (KafkaError(ErrorCode.UNSUPPORTED_VERSION, "no"), 501, "not_supported"),
+        (KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no"), 500, "error"),
+        (TimeoutError(), 504, "timeout"),
+        (ConnectionResetError("gone"), 503, "cluster_unreachable"),
+    ],
+)
+def test_failures_of_the_cluster_become_problems(
+    failure: Exception, status: int, code: str
+) -> None:
+    found = as_problem(failure)
+    assert (found.status, found.code) == (status, code)
+    assert found.message.endswith(".")
+
+
+class Row(Struct):
+    name: str
+    size: int | None
+
+
+ROWS = [Row("b", 2), Row("a", None), Row("c", 1), Row("A2", 2)]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (ListQuery(), ["A2", "a", "b", "c"]),
+        (ListQuery(q="A"), ["A2", "a"]),
+        (ListQuery(sort="size"), ["c", "A2", "b", "a"]),
+        (ListQuery(sort="size", order="desc"), ["A2", "b", "c", "a"]),
+    ],
+)
+def test_lists_are_searched_and_sorted_with_unknown_values_last(
+    query: ListQuery, names: list[str]
+) -> None:
+    keys = {"name": lambda row: row.name, "size": lambda row: row.size}
+    found = ordered(matching(ROWS, query, lambda row: row.name), query, keys, "name")
+    assert [row.name for row in found] == names
+
+
+def test_pages_count_all_items() -> None:
+    page = page_of(list(range(7)), ListQuery(page=2, limit=3))
+    assert (page.items, page.total) == ([3, 4, 5], 7)
+    assert page_of(list(range(7)), ListQuery(page=9, limit=3)).items == []
+
+
+# The application without a cluster
+
+
+def ask(
+    method: str, path: str, *, is_read_only: bool = False, is_local: bool = False, **more: Any
+) -> httpx.Response:
+    async def send() -> httpx.Response:
+        settings = ConsoleSettings(
+            clusters=(ClusterSettings(name="main", bootstrap=NOBODY),),
+            is_read_only=is_read_only,
+            is_local=is_local,
+        )
+        transport = httpx.ASGITransport(app=Console(settings).app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, **more)
+
+    return asyncio.run(send())
+
+
+def test_a_cluster_without_users_needs_no_login() -> None:
+    session = ask("GET", "/api/v1/session").json()
+    assert session["clusters"] == ["main"]
+    assert not session["login_required"] and session["user"] is None
+
+
+def test_an_unreachable_cluster_is_a_503_with_a_remedy() -> None:
+    response = ask("GET", "/api/v1/clusters/main/overview")
+    assert response.status_code == 503
+    error = response.json()["error"]
+    assert error["code"] == "cluster_unreachable" and "connection refused" in error["message"]
+    assert error["remedy"]
+    assert ask("GET", "/api/v1/clusters").json() == [
+        {"name": "main", "bootstrap": NOBODY, "cluster_id": None, "reachable": False}
+    ]
+
+
+def test_an_unknown_cluster_is_a_404() -> None:
+    response = ask("GET", "/api/v1/clusters/other/overview")
+    assert response.status_code == 404
+    assert response.json()["error"]["remedy"] == "It has: main."
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_refused"),
+    [
+        ({}, False),
+        ({"Sec-Fetch-Site": "same-origin"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, True),
+        ({"Sec-Fetch-Site": "same-site"}, True),
+        ({"Origin": "http://127.0.0.1"}, False),
+        ({"Origin": "http://evil.example"}, True),
+        ({"Origin": "null"}, True),
+        ({"Sec-Fetch-Site": "cross-site", "X-Riverrun-Console": "1"}, False),
+    ],
+)
+def test_writes_of_other_sites_are_refused(headers: dict[str, str], is_refused: bool) -> None:
+    response = ask("DELETE", "/api/v1/session", headers=headers)
+    assert response.status_code == (403 if is_refused else 200)
+
+
+def test_reads_of_other_sites_get_no_permission_to_read() -> None:
+    response = ask("GET", "/api/v1/session", headers={"Origin": "http://evil.example"})
+    assert "access-control-allow-origin" not in response.headers
+    assert response.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_a_read_only_console_refuses_writes_but_not_dry_runs() -> None:
+    path = "/api/v1/clusters/main/topics"
+    refused = ask("POST", path, json={"name": "a"}, is_read_only=True)
+    assert refused.status_code == 403 and "read only" in refused.json()["error"]["message"]
+    dry = ask("POST", path, json={"name": "a", "dry_run": True}, is_read_only=True)
+    assert dry.status_code == 503, "it reaches the cluster, which does not exist"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("topics", b"{", "truncated"),
+        ("topics", b"[]", "Expected `object`"),
+        ("topics", b'{"name": "a", "partitions": 0}', "partitions"),
+        ("topics", b"{}", "name"),
+        ("groups/g/reset", b'{"to": "yesterday"}', "yesterday"),
+    ],
+)
+def test_invalid_bodies_are_explained(path: str, body: bytes, text: str) -> None:
+    response = ask("POST", f"/api/v1/clusters/main/{path}", content=body)
+    assert response.status_code == 400
+    assert text in response.json()["error"]["message"]
+
+
+def test_a_large_body_is_refused() -> None:
+    response = ask("POST", "/api/v1/clusters/main/topics", content=b" " * (17 * 1024 * 1024))
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "page=0", "page=x", "order=up"])
+def test_invalid_queries_are_refused(query: str) -> None:
+    assert ask("GET", f"/api/v1/clusters/main/topics?{query}").status_code == 400
+
+
+def test_an_unchanged_response_is_not_sent_again() -> None:
+    tag = ask("GET", "/api/v1/session").headers["etag"]
+    again = ask("GET", "/api/v1/session", headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert ask("GET", "/api/v1/session", headers={"If-None-Match": '"x"'}).status_code == 200
+
+
+def test_large_responses_are_compressed() -> None:
+    response = ask("GET", "/api/v1/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert response.headers["content-encoding"] == "gzip"
+    assert response.json()["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("127.0.0.1:9094", True),
+        ("localhost", True),
+        ("console.localhost:80", True),
+        ("[::1]:9094", True),
+        ("127.0.0.1.evil.example", False),
+        ("evil.example:9094", False),
+        ("10.0.0.1:9094", False),
+    ],
+)
+def test_a_console_on_a_loopback_address_has_local_names_alone(host: str, is_local: bool) -> None:
+    assert is_local_host(host) is is_local
+    response = ask("GET", "/ui/", is_local=True, headers={"Host": host})
+    assert response.status_code == (200 if is_local else 403)
+    assert ask("GET", "/ui/", headers={"Host": host}).status_code == 200
+
+
+# Pages and files
+
+
+def test_all_addresses_of_pages_serve_the_same_page() -> None:
+    page = ask("GET", "/ui/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["cache-control"] == "no-cache"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert ask("GET", "/ui/main/topics/a%2Fb").text == page.text
+    assert ask("GET", "/").headers["location"] == "/ui/"
+    assert "/VERSION/" not in page.text
+
+
+def test_files_are_cached_under_their_version() -> None:
+    address = ask("GET", "/ui/").text.partition('src="')[2].partition('"')[0]
+    script = ask("GET", address)
+    assert script.status_code == 200
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert "immutable" in script.headers["cache-control"]
+
+
+def test_workers_may_run_the_filters_of_users_without_the_network() -> None:
+    policy = ask("GET", "/static/x/workers/filter.js").headers["content-security-policy"]
+    assert policy == "default-src 'none'; script-src 'self' 'unsafe-eval'"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../app.py",
+        "..%2Fapp.py",
+        "%2e%2e/app.py",
+        "lib/../../app.py",
+        "lib/..%2f..%2f__init__.py",
+        "%2Fetc%2Fpasswd",
+        "//etc/passwd",
+        "lib",
+        "",
+        "nothing.js",
+    ],
+)
+def test_files_outside_the_folder_are_not_served(path: str) -> None:
+    response = ask("GET", f"http://127.0.0.1/static/x/{path}")
+    assert response.status_code == 404, response.text

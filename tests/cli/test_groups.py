@@ -114,13 +114,13 @@ def test_a_new_group_starts_at_the_end_and_commits_it(cli: Cli, name: str) -> No
 def test_list_and_describe(cli: Cli, name: str) -> None:
     cli.write(name, "1\n2\n3\n")
     cli.read(name, "--group", name, "--from-beginning", "-n", "1")
-    assert [name, "Empty", "0", "2", name] in cli.rows("groups", "list")
+    assert [name, "Empty", "0", "2", name, "classic"] in cli.rows("groups", "list")
     wide = [name, "Empty", "0", "2", name, "classic", "consumer", "1"]
     assert wide in cli.rows("groups", "list", "--wide")
     assert name not in [row[0] for row in cli.rows("groups", "list", "--state", "Stable")]
     rows = cli.rows("groups", "describe", name)
     assert rows == [
-        ["group", name, "Empty", "-", "0", "2"],
+        ["group", name, "Empty", "-", "0", "2", "classic", "-"],
         ["partition", name, "0", "1", "3", "2", "-"],
     ]
 

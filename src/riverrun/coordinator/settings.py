@@ -115,60 +115,71 @@ class GroupSettings(Settings):
     consumer_session_timeout_ms: int = setting(
         45_000,
         name="group.consumer.session.timeout.ms",
+        kind=SettingKind.INT,
         at_least=1,
         doc="The session timeout of members of the consumer protocol (KIP-848).",
     )
     consumer_session_timeout_min_ms: int = setting(
         45_000,
         name="group.consumer.min.session.timeout.ms",
+        kind=SettingKind.INT,
         at_least=1,
         doc="The shortest session timeout that a group of the consumer protocol may set.",
     )
     consumer_session_timeout_max_ms: int = setting(
         60_000,
         name="group.consumer.max.session.timeout.ms",
+        kind=SettingKind.INT,
         at_least=1,
         doc="The longest session timeout that a group of the consumer protocol may set.",
     )
     consumer_heartbeat_interval_ms: int = setting(
         5000,
         name="group.consumer.heartbeat.interval.ms",
+        kind=SettingKind.INT,
         at_least=1,
         doc="How often members of the consumer protocol send heartbeats.",
     )
     consumer_heartbeat_interval_min_ms: int = setting(
         5000,
         name="group.consumer.min.heartbeat.interval.ms",
+        kind=SettingKind.INT,
         at_least=1,
         doc="The shortest heartbeat interval that a group of the consumer protocol may set.",
     )
     consumer_heartbeat_interval_max_ms: int = setting(
         15_000,
         name="group.consumer.max.heartbeat.interval.ms",
+        kind=SettingKind.INT,
         at_least=1,
         doc="The longest heartbeat interval that a group of the consumer protocol may set.",
     )
     consumer_assignment_interval_ms: int = setting(
         1000,
         name="group.consumer.assignment.interval.ms",
+        kind=SettingKind.INT,
+        live=True,
         at_least=0,
         doc="The shortest time between two target assignments of a group (KIP-1263).",
     )
     consumer_assignment_interval_min_ms: int = setting(
         0,
         name="group.consumer.min.assignment.interval.ms",
+        kind=SettingKind.INT,
         at_least=0,
         doc="The shortest assignment interval that a group may set.",
     )
     consumer_assignment_interval_max_ms: int = setting(
         15_000,
         name="group.consumer.max.assignment.interval.ms",
+        kind=SettingKind.INT,
         at_least=0,
         doc="The longest assignment interval that a group may set.",
     )
     consumer_size_max: int = setting(
         INT_MAX,
         name="group.consumer.max.size",
+        kind=SettingKind.INT,
         at_least=1,
         doc="The maximum number of members of a group of the consumer protocol.",
     )
@@ -188,6 +199,7 @@ class GroupSettings(Settings):
     consumer_regex_refresh_interval_ms: int = setting(
         600_000,
         name="group.consumer.regex.refresh.interval.ms",
+        kind=SettingKind.INT,
         at_least=10_000,
         doc="How often the regular expressions of a group are resolved if no topic changes.",
     )

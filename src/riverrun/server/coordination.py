@@ -18,7 +18,7 @@ from riverrun.coordinator.log import CoordinatorLog, TransactionalAppend
 from riverrun.coordinator.transactions.coordinators import MarkerPort, TransactionCoordinators
 from riverrun.metadata.image import ConfigType, Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId, TopicName
 from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from riverrun.server.services import BrokerServices, NodeServices
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 READ_BYTES_MAX: Final = 1024 * 1024
 ACKS_ALL: Final = -1
 
@@ -151,8 +152,9 @@ class CoordinatedTopic:
 class ImageView:
     """The newest metadata image, as the group coordinator sees it."""
 
-    def __init__(self, image: Callable[[], Image]) -> None:
+    def __init__(self, image: Callable[[], Image], node_id: NodeId) -> None:
         self._image = image
+        self._node = str(node_id)
 
     @property
     def version(self) -> int:
@@ -168,7 +170,14 @@ class ImageView:
         return self._image().topics_by_name
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
-        return self._image().config(ConfigType.GROUP, group_id)
+        """The settings of a group, and the one that may be changed for all groups at run time."""
+        image = self._image()
+        own = image.config(ConfigType.GROUP, group_id)
+        for broker in (self._node, ""):
+            text = image.config(ConfigType.BROKER, broker).get(f"group.{ASSIGNMENT_INTERVAL}")
+            if text is not None:
+                return {ASSIGNMENT_INTERVAL: text, **own}
+        return own
 
 
 def _catalog_topic(topic: TopicImage | None) -> CatalogTopic | None:
@@ -184,7 +193,7 @@ def build_groups(node: NodeServices, on_bug: Callable[[BaseException], None]) ->
         metrics=node.metrics,
         partitions=lambda: _partition_count(node, OFFSETS_TOPIC, settings.offsets_topic_partitions),
         failed=on_bug,
-        view=ImageView(lambda: node.metadata.current),
+        view=ImageView(lambda: node.metadata.current, node.configs.node_id),
     )
 
 

@@ -216,23 +216,37 @@ def find_node_packages() -> Path:
 
 def find_kcat() -> str:
     remedy = "install kcat (apt-get install kcat, brew install kcat)"
-    found = shutil.which("kcat") or shutil.which("kafkacat")
-    if found is not None:
-        return found
+    return _find_program(("kcat", "kafkacat"), package="kcat", remedy=remedy)
+
+
+def find_chromium() -> str:
+    """The browser for the tests of the console. Playwright's own browsers are not used."""
+    remedy = "install Chromium (apt-get install chromium)"
+    return _find_program(("chromium", "chromium-browser"), package="chromium", remedy=remedy)
+
+
+def _find_program(names: tuple[str, ...], *, package: str, remedy: str) -> str:
+    """A program on the PATH, from a package of Debian if need be."""
+
+    def found() -> str | None:
+        return next(filter(None, map(shutil.which, names)), None)
+
+    if program := found():
+        return program
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise MissingPeer(f"kcat is missing; {remedy}")
+        raise MissingPeer(f"{package} is missing; {remedy}")
     with one_installer():
-        if shutil.which("kcat") is None:
-            install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "kcat"]
+        if found() is None:
+            install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
             try:
                 run_installer(install, folder=cache_folder(), remedy=remedy)
             except MissingPeer:  # the package lists of a fresh container are empty
                 run_installer(["apt-get", "update", "-qq"], folder=cache_folder(), remedy=remedy)
                 run_installer(install, folder=cache_folder(), remedy=remedy)
-    found = shutil.which("kcat")
-    if found is None:
-        raise MissingPeer(f"apt-get installed kcat, yet it is not on the PATH; {remedy}")
-    return found
+    program = found()
+    if program is None:
+        raise MissingPeer(f"apt-get installed {package}, yet it is not on the PATH; {remedy}")
+    return program
 
 
 _outcomes: dict[Callable[[], object], object] = {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -20,26 +19,6 @@ PAGES = {
     "README.md": "README.md",
 }
 LINK = re.compile(r"(?P<text>\[[^\]]*\])\((?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
-
-
-EXPECTED = ("monitoring.md", "rest.md")
-"""Pages of the navigation that may not exist yet."""
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.nav = _present(config.nav, Path(config.docs_dir))
-    return config
-
-
-def _present(entry: Any, docs: Path) -> Any:
-    """A part of the navigation without expected pages that do not exist."""
-    match entry:
-        case list():
-            return [each for each in (_present(one, docs) for one in entry) if each]
-        case dict():
-            return {title: each for title, one in entry.items() if (each := _present(one, docs))}
-        case _:
-            return None if entry in EXPECTED and not (docs / entry).exists() else entry
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

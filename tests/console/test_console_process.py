@@ -19,6 +19,7 @@ import pytest
 
 from riverrun.ports.metrics import Metrics
 from riverrun.server.network.console_relay import (
+    PLAIN_SOCKET,
     RELAYS_MAX,
     ConsoleProcess,
     ConsoleRelay,
@@ -290,17 +291,18 @@ class StreamingConsole(ConsoleProcess):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(b"")
-        self.path = str(folder / "socket")
+        self._place = folder
         self.written = 0
         self.connections = asyncio.Semaphore(0)
         """Released for each connection."""
         self.ended = asyncio.Event()
         self._server: asyncio.Server | None = None
 
-    async def socket_path(self) -> str:
+    async def folder(self) -> str:
         if self._server is None:
-            self._server = await asyncio.start_unix_server(self._respond, self.path)
-        return self.path
+            path = self._place / PLAIN_SOCKET
+            self._server = await asyncio.start_unix_server(self._respond, path)
+        return str(self._place)
 
     async def _respond(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.release()

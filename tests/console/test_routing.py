@@ -121,13 +121,20 @@ def test_pages_count_all_items() -> None:
 
 
 def ask(
-    method: str, path: str, *, is_read_only: bool = False, is_local: bool = False, **more: Any
+    method: str,
+    path: str,
+    *,
+    is_read_only: bool = False,
+    is_local: bool = False,
+    tls: dict[str, str] | None = None,
+    protocol: str = "PLAINTEXT",
+    **more: Any,
 ) -> httpx.Response:
     async def send() -> httpx.Response:
+        properties = {"security.protocol": protocol}
+        cluster = ClusterSettings(name="main", bootstrap=NOBODY, properties=properties)
         settings = ConsoleSettings(
-            clusters=(ClusterSettings(name="main", bootstrap=NOBODY),),
-            is_read_only=is_read_only,
-            is_local=is_local,
+            clusters=(cluster,), is_read_only=is_read_only, is_local=is_local, tls=tls or {}
         )
         transport = httpx.ASGITransport(app=Console(settings).app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
@@ -250,6 +257,27 @@ def test_a_console_on_a_loopback_address_has_local_names_alone(host: str, is_loc
     assert ask("GET", "/ui/", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("tls", "is_local", "headers", "status"),
+    [
+        ({"ssl.keystore.location": "x"}, False, {}, 403),
+        ({"ssl.keystore.location": "x"}, False, {"X-Forwarded-Proto": "https"}, 503),
+        ({"ssl.keystore.location": "x"}, True, {}, 503),
+        ({}, False, {}, 503),
+    ],
+)
+def test_passwords_need_https_where_there_is_a_certificate(
+    tls: dict[str, str], is_local: bool, headers: dict[str, str], status: int
+) -> None:
+    """503: the login is tried, and there is no cluster."""
+    body = {"user": "a", "password": "b"}
+    more: dict[str, Any] = {"tls": tls, "is_local": is_local, "protocol": "SASL_PLAINTEXT"}
+    found = ask("POST", "/api/v1/session", json=body, headers=headers, **more)
+    assert found.status_code == status
+    basic = ask("GET", "/api/v1/clusters", auth=("a", "b"), headers=headers, **more)
+    assert basic.status_code == status
+
+
 # Pages and files
 
 
@@ -262,6 +290,12 @@ def test_all_addresses_of_pages_serve_the_same_page() -> None:
     assert page.headers["x-content-type-options"] == "nosniff"
     assert ask("GET", "/ui/main/topics/a%2Fb").text == page.text
     assert ask("GET", "/").headers["location"] == "/ui/"
+    assert "/VERSION/" not in page.text
+
+
+def test_the_description_of_the_api_has_a_page() -> None:
+    page = ask("GET", "/api/v1/docs")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     assert "/VERSION/" not in page.text
 
 

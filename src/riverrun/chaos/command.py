@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from riverrun.cli.support.apps import CommandApp
-from riverrun.cli.support.options import FAILED, NOT_FOUND, USAGE, NoHeaders, fail
+from riverrun.cli.support.options import (
+    BOOTSTRAP_DEFAULT,
+    FAILED,
+    NOT_FOUND,
+    USAGE,
+    Bootstrap,
+    NoHeaders,
+    fail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +87,12 @@ def run(
         False, "--stop-early", help="Stop at the first scenario that fails."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON line for each run."),
+    is_published: bool = typer.Option(
+        False,
+        "--publish",
+        help="Publish the report to the cluster of --bootstrap, for its console.",
+    ),
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Run scenarios on a cluster of real processes with real clients.
 
@@ -92,6 +106,7 @@ def run(
     riverrun chaos run all --minutes 60 --report chaos.html
     riverrun chaos run all --rounds 20 --stop-early
     riverrun chaos run leader-killed --secure
+    riverrun chaos run all --publish --bootstrap 127.0.0.1:9092
     """
     _check_extra()
     from riverrun.chaos.cluster_pool import ClusterPool
@@ -123,8 +138,13 @@ def run(
                 break
             if report is not None:
                 _write_report(report, results, peer, time.monotonic() - began)
+    seconds = time.monotonic() - began
     if not as_json:
-        _summary(results, time.monotonic() - began)
+        _log_summary(results, seconds)
+    if is_published:
+        from riverrun.chaos.publishing import publish
+
+        publish(bootstrap, results, peer, seconds)
     raise typer.Exit(exit_code(results))
 
 
@@ -172,12 +192,10 @@ def _show(result: ScenarioResult, *, as_json: bool) -> None:
         print(f"         kept in {result.folder}")
 
 
-def _summary(results: list[ScenarioResult], seconds: float) -> None:
-    counts: dict[str, int] = {}
-    for result in results:
-        counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    print(f"{len(results)} runs in {seconds / 60:.1f} minutes: {words}")
+def _log_summary(results: list[ScenarioResult], seconds: float) -> None:
+    from riverrun.chaos.publishing import summary_of
+
+    print(summary_of(results, seconds))
 
 
 def _write_report(path: Path, results: list[ScenarioResult], peer: str, seconds: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -78,21 +77,25 @@ class ConsoleSettings(Struct, frozen=True, kw_only=True):
     is_read_only: bool = False
     is_local: bool = False
     """Whether it listens on a loopback address. Then no other host name is its own."""
+    tls: dict[str, str] = field(default_factory=dict)
+    """The certificate for HTTPS, by the settings of a listener. With one, users who log in from
+    other machines need HTTPS."""
 
 
 def declared_endpoints() -> Iterator[ApiEndpoint]:
     """The endpoints of all modules."""
     for name in API_MODULES:
-        path = f"riverrun.console.api.{name}"
-        if importlib.util.find_spec(path) is not None:
-            yield from importlib.import_module(path).ENDPOINTS
+        yield from importlib.import_module(f"riverrun.console.api.{name}").ENDPOINTS
 
 
 class Console:
     """The parts of a running console."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
-        self.sessions = ConsoleSessions([ClusterEntry(each) for each in settings.clusters])
+        self.sessions = ConsoleSessions(
+            [ClusterEntry(each) for each in settings.clusters],
+            needs_https=bool(settings.tls) and not settings.is_local,
+        )
         self.table = EndpointTable(declared_endpoints())
         self._api = ApiServer(self.table, self.sessions, is_read_only=settings.is_read_only)
         self.app = Starlette(

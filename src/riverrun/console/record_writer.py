@@ -43,7 +43,7 @@ Numbered = list[tuple[int, NewRecord]]
 """Records with their numbers in the group that is written."""
 
 
-class RecordWriter:
+class RestRecordWriter:
     """Writes to one topic. ``partitions`` are the indexes of its partitions."""
 
     def __init__(self, pool: ConnectionPool, topic: str, partitions: Iterable[int]) -> None:

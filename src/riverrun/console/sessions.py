@@ -80,11 +80,13 @@ class ConsoleSessions:
         self,
         entries: Sequence[ClusterEntry],
         *,
+        needs_https: bool = False,
         now: Callable[[], float] = time.monotonic,
         failed_login_seconds: float = FAILED_LOGIN_SECONDS,
     ) -> None:
         assert entries, "a console has at least one cluster"
         self.entries = tuple(entries)
+        self._needs_https = needs_https
         self._now = now
         self._failed_login_seconds = failed_login_seconds
         self._sessions: dict[str, _Session] = {}
@@ -112,8 +114,19 @@ class ConsoleSessions:
         await self.drop_expired()
         header = raw.headers.get("authorization", "")
         if header:
+            self.check_protected(raw)
             return await self._script_access(header)
         return self._find(raw.cookies.get(cookie_name(raw), ""))
+
+    def check_protected(self, raw: Request) -> None:
+        """Refuse a password that crossed the network unprotected, although HTTPS is there."""
+        if self._needs_https and not is_https(raw):
+            raise problem(
+                "forbidden",
+                "A login needs HTTPS here.",
+                f"Use https://{raw.headers.get('host', '')}/. A proxy with TLS sends the header "
+                "X-Forwarded-Proto: https.",
+            )
 
     def _find(self, session_id: str) -> UserAccess | None:
         session = self._sessions.pop(session_id, None)

@@ -118,6 +118,7 @@ class LogDirectory:
         self._recovery_points = self._read(RECOVERY_POINTS)
         self._high_watermarks = self._read(HIGH_WATERMARKS)
         self._start_offsets = self._read(START_OFFSETS)
+        self._checkpointed = (self._start_offsets, self._recovery_points, self._high_watermarks)
         self._unloaded: dict[TopicPartition, None] = {}
         self._is_searched = False
 
@@ -345,7 +346,7 @@ class LogDirectory:
 
     def add(self, log: Log) -> None:
         self._unloaded.pop(log.partition, None)
-        for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
+        for offsets in self._checkpointed:
             offsets.pop(log.partition, None)
         self.logs[log.partition] = log
 
@@ -384,23 +385,17 @@ class LogDirectory:
         return os.path.join(self.path, str(partition))
 
     def is_missing(self, partition: TopicPartition) -> bool:
-        """Whether the checkpoints contain a partition whose directory was not found.
-
-        To be called after ``find`` and before ``create``.
-        """
-        offsets = (self._start_offsets, self._recovery_points, self._high_watermarks)
-        return partition not in self._unloaded and any(one.get(partition, 0) > 0 for one in offsets)
+        """Whether the checkpoints contain a partition whose directory was not found. To be called
+        after ``find`` and before ``create``."""
+        is_known = any(offsets.get(partition, 0) > 0 for offsets in self._checkpointed)
+        return is_known and partition not in self._unloaded
 
     def forget_missing(self, is_ours: Callable[[TopicPartition], bool]) -> None:
-        """Forget checkpointed partitions that have no log and are not ours any more.
-
-        The log of a replica that moved away is removed before the next checkpoint is written. After
-        a crash in between, a replica that returns later would be taken for a damaged one.
-        """
-        for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
-            for partition in [key for key in offsets if key not in self._unloaded]:
-                if not is_ours(partition):
-                    del offsets[partition]
+        """Forget checkpointed partitions without a log that are not ours. Their replicas moved away
+        shortly before a crash, and are not damaged if they return."""
+        for offsets in self._checkpointed:
+            for gone in [at for at in offsets if at not in self._unloaded and not is_ours(at)]:
+                del offsets[gone]
 
     def create(
         self,
@@ -426,7 +421,7 @@ class LogDirectory:
             with removed_on_failure(self.files, path, is_new=True):
                 write_loss(self.files, path, "its files are missing")
             is_new = False
-        for offsets in (self._start_offsets, self._recovery_points, self._high_watermarks):
+        for offsets in self._checkpointed:
             offsets.pop(partition, None)
         log = self._open(partition, topic_id, settings, is_metadata_durable=False, is_new=is_new)
         self.logs[partition] = log

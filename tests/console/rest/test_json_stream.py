@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverrun.console.json_stream import JsonSplitter, JsonStreamInvalid
@@ -18,8 +18,9 @@ values = st.recursive(
 objects = st.dictionaries(st.text(), values, max_size=4)
 
 
+@settings(max_examples=40)
 @given(
-    st.lists(objects, max_size=6),
+    st.lists(objects, max_size=4),
     st.sampled_from(["", " ", "\n", "\r\n\t"]),
     st.booleans(),
     st.data(),

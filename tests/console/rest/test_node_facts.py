@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.clusters import Cluster
@@ -35,8 +37,12 @@ def test_facts_need_the_right_to_describe_the_cluster(
     for path in FACTS:
         assert user.problem("GET", path)[:2] == (403, "forbidden"), path
     admin.call("POST", "acls", {"rules": [rule(name, "describe")]})
+
+    def is_served(path: str) -> bool:
+        return user.send("GET", path).status_code == 200
+
     for path in FACTS:
-        until(lambda at=path: user.send("GET", at).status_code == 200, seconds=30, what=path)
+        until(partial(is_served, path), seconds=30, what=path)
     user.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import httpx
@@ -71,6 +72,17 @@ def test_a_proxy_with_https_gets_a_secure_cookie(secure: SecureNode, browser: ht
     browser.headers["X-Forwarded-Proto"] = "https"
     response = log_in(browser, secure.security["user"], secure.security["password"])
     assert "; secure" in response.headers["set-cookie"].lower()
+
+
+def test_a_node_with_a_certificate_serves_https_on_the_same_port(secure: SecureNode) -> None:
+    http = secure.told["nodes"][0]["http"]
+    trusted = ssl.create_default_context(cafile=secure.security["ca"])
+    with httpx.Client(base_url=f"https://{http}", verify=trusted, timeout=SECONDS_MAX) as browser:
+        assert browser.get("/ui/").status_code == 200
+        response = log_in(browser, secure.security["user"], secure.security["password"])
+        assert "; secure" in response.headers["set-cookie"].lower()
+        assert browser.get("/api/v1/clusters/main/nodes").status_code == 200
+    assert httpx.get(f"http://{http}/health/ready").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ def test_a_stream_outlives_the_leader_and_writes_each_record_once(
     assert len(written) >= 20
     found = [message.value() for message in consumed(cluster, name, len(written))]
     assert found == written
+    v3.call("DELETE", f"topics/{name}", status=204)
 
 
 def test_an_incomplete_stream_ends_with_an_error(v3: V3Caller, name: str) -> None:

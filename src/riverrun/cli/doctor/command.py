@@ -72,6 +72,7 @@ def doctor(
         address = ClusterAddress.of(nodes[0].client_address, properties=login)
         is_named = bool(processes)
     found += _cluster(address, is_named=is_named)
+    found = list(dict.fromkeys(found))  # the file and the cluster may have the same problem
     if as_json:
         is_good = not any(one.severity.needs_care for one in found)
         print_json({"good": is_good, "findings": [one.described() for one in found]})

@@ -45,7 +45,7 @@ class ConnectionPage(Struct, kw_only=True):
     """All connections that match on the node."""
 
 
-class MemberRow(Struct, kw_only=True, frozen=True):
+class ConnectedMember(Struct, kw_only=True, frozen=True):
     group: str
     client_id: str
     host: str
@@ -56,7 +56,7 @@ class NodeConnections(Struct, kw_only=True):
 
     items: list[ConnectionItem]
     total: int
-    members: list[MemberRow] = []
+    members: list[ConnectedMember] = []
 
 
 KEYS: Final = {

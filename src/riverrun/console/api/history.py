@@ -23,7 +23,7 @@ MAXIMA: Final = ("produce_p99", "fetch_p99", "lag_seconds")
 MINUTES_MAX: Final = 1440
 
 
-class HistoryQuery(Struct, kw_only=True):
+class SeriesQuery(Struct, kw_only=True):
     """``node``, ``topic`` and ``group`` choose whose history it is; by default the cluster's."""
 
     series: str = ""
@@ -57,7 +57,7 @@ class HistorySeries(Struct, kw_only=True):
 
 
 async def get_history(request: ClusterRequest) -> HistorySeries:
-    query: HistoryQuery = request.query
+    query: SeriesQuery = request.query
     names = wanted_series(query)
     asked = {
         "series": names,
@@ -76,7 +76,7 @@ async def get_history(request: ClusterRequest) -> HistorySeries:
     )
 
 
-def wanted_series(query: HistoryQuery) -> list[str]:
+def wanted_series(query: SeriesQuery) -> list[str]:
     if query.topic is not None and query.group is not None:
         raise problem("invalid", "The history is of a topic or of a group, not of both.")
     known: tuple[str, ...] = SERIES
@@ -114,7 +114,7 @@ ENDPOINTS: Final = (
         "history",
         get_history,
         "Rates, latencies and lags over time",
-        query=HistoryQuery,
+        query=SeriesQuery,
         response=HistorySeries,
         tag=TAG,
     ),

@@ -18,7 +18,7 @@ from riverrun.console.messages.positions import ranges_from
 from riverrun.console.messages.reading import ScanLimits, TopicScan
 from riverrun.console.messages.streams import NEWER, FoundRecord
 from riverrun.console.problems import ApiProblem, as_problem, problem
-from riverrun.console.record_writer import OutgoingRecord, RecordWriter, WrittenRecord
+from riverrun.console.record_writer import OutgoingRecord, RestRecordWriter, WrittenRecord
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.ports.clock import SystemClock
 from riverrun.records.record import Headers, NewRecord
@@ -67,7 +67,7 @@ class MessagePlace(Struct, kw_only=True):
     offset: int
 
 
-class ProduceResult(ChangeResult, kw_only=True):
+class WrittenRecords(ChangeResult, kw_only=True):
     """Where each message is, in the order of the request. Empty in a dry run."""
 
     offsets: list[MessagePlace]
@@ -114,7 +114,7 @@ class RedriveResult(ChangeResult, kw_only=True):
     """False if there are more dead letters than the limit."""
 
 
-async def produce_messages(request: ClusterRequest) -> ProduceResult:
+async def produce_messages(request: ClusterRequest) -> WrittenRecords:
     body: ProduceBody = request.body
     topic = request.params["topic"]
     partitions = await all_partitions(request.pool, topic)
@@ -127,12 +127,12 @@ async def produce_messages(request: ClusterRequest) -> ProduceResult:
         if message.partition is not None and message.partition not in partitions:
             raise problem("invalid", f"Topic {topic} has no partition {message.partition}.")
     offsets = [] if body.dry_run else await written(request, topic, partitions, records)
-    return ProduceResult(
+    return WrittenRecords(
         dry_run=body.dry_run, command=produce_command(request, topic, body), offsets=offsets
     )
 
 
-async def resend_message(request: ClusterRequest) -> ProduceResult:
+async def resend_message(request: ClusterRequest) -> WrittenRecords:
     body: ResendBody = request.body
     topic = request.params["topic"]
     found = await read_message(request.pool, topic, body.partition, body.offset)
@@ -144,7 +144,7 @@ async def resend_message(request: ClusterRequest) -> ProduceResult:
         offsets = await written(request, body.to, partitions, [OutgoingRecord(record=copy)])
     place = ("--partition", str(body.partition), "--offset", str(body.offset))
     read = request.cluster.command("consume", topic, *place, "--max-messages", "1", "--json")
-    return ProduceResult(
+    return WrittenRecords(
         dry_run=body.dry_run, command=piped(read, request, body.to), offsets=offsets
     )
 
@@ -245,7 +245,7 @@ async def written(
     records: Sequence[OutgoingRecord],
 ) -> list[MessagePlace]:
     """Write records. Raises ``ApiProblem`` that tells how many were written before a failure."""
-    outcomes = await RecordWriter(request.pool, topic, partitions).write(records)
+    outcomes = await RestRecordWriter(request.pool, topic, partitions).write(records)
     places = [
         MessagePlace(partition=one.partition, offset=one.offset)
         for one in outcomes
@@ -347,7 +347,7 @@ ENDPOINTS: Final = (
         produce_messages,
         "Write messages",
         body=ProduceBody,
-        response=ProduceResult,
+        response=WrittenRecords,
         tag=TAG,
     ),
     ApiEndpoint(
@@ -356,7 +356,7 @@ ENDPOINTS: Final = (
         resend_message,
         "Write a copy of a message to a topic",
         body=ResendBody,
-        response=ProduceResult,
+        response=WrittenRecords,
         tag=TAG,
     ),
     ApiEndpoint(

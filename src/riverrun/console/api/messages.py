@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -246,7 +247,7 @@ async def prepared(
         return NoSchemas()
 
     async def make() -> RegistryDecoder | None:
-        return registry_decoder(request.cluster.settings.properties)
+        return registry_decoder(request.cluster.settings.properties, os.environ)
 
     decoder = await request.results.get("schema registry", math.inf, make)
     return NoSchemas() if decoder is None else await decoder.prepare(found)

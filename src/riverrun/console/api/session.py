@@ -60,6 +60,7 @@ async def log_in(request: ClusterRequest) -> Response:
     sessions = request.sessions
     if not sessions.needs_login:
         return _response(await _state(request, request.access_if_any))
+    sessions.check_protected(request.raw)
     await sessions.log_out(request.raw.cookies.get(cookie_name(request.raw), ""))
     session_id, access = await sessions.log_in(
         body.user, body.password[:PASSWORD_LENGTH_MAX], body.mechanism

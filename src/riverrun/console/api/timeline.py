@@ -20,7 +20,7 @@ SEARCH_SECONDS_MAX: Final = 3.0
 """A page with filters reads older records until it is full, or for this long."""
 
 
-class TimelineQuery(Struct, kw_only=True):
+class TimelinePageQuery(Struct, kw_only=True):
     before: Annotated[int, Meta(ge=0)] | None = None
     """Only events below this offset of the metadata log."""
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
@@ -80,7 +80,7 @@ class TimelineDifference(Struct, kw_only=True):
 
 
 async def get_timeline(request: ClusterRequest) -> TimelineItems:
-    query: TimelineQuery = request.query
+    query: TimelinePageQuery = request.query
     kinds = [kind.strip() for kind in query.kinds.split(",") if kind.strip()]
     for kind in kinds:
         if kind not in KINDS:
@@ -111,7 +111,7 @@ ENDPOINTS: Final = (
         "timeline",
         get_timeline,
         "Events of the metadata log, newest first",
-        query=TimelineQuery,
+        query=TimelinePageQuery,
         response=TimelineItems,
         tag=TAG,
     ),

@@ -112,7 +112,7 @@ class TopicScan:
             )
             for partition, one in ranges.items()
         }
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, int, int]] = []
         """Time and partition of the next items."""
         self._waiting: list[int] = list(self._streams)
         """Partitions without an item, those that wait longest first."""
@@ -148,7 +148,7 @@ class TopicScan:
         return page
 
     def _pop(self) -> StreamItem:
-        _, partition = heapq.heappop(self._heap)
+        *_, partition = heapq.heappop(self._heap)
         stream = self._streams[partition]
         item = stream.pop()
         self._enter(stream)
@@ -158,8 +158,10 @@ class TopicScan:
         """Put a stream where it belongs: among those with a next item, or with none yet."""
         head = stream.head
         if head is not None:
-            key = -head.timestamp if self._is_older else head.timestamp
-            heapq.heappush(self._heap, (key, stream.partition))
+            # Both directions are exactly opposite, also among equal timestamps.
+            sign = -1 if self._is_older else 1
+            order = (sign * head.timestamp, sign * stream.partition, stream.partition)
+            heapq.heappush(self._heap, order)
         elif stream.needs_data:
             self._waiting.append(stream.partition)
 

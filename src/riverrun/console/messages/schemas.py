@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 URL: Final = "schema.registry.url"
 USER_INFO: Final = "schema.registry.basic.auth.user.info"
 """The names of Confluent's client settings."""
+VARIABLE: Final = "RIVERRUN_REGISTRY"
+"""As for ``riverrun consume``."""
 PREPARE_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS: Final = 30.0
 LOG_SECONDS: Final = 60.0
@@ -101,9 +103,11 @@ class PreparedPayloads:
         return self._found.get(data)
 
 
-def registry_decoder(properties: Mapping[str, str]) -> RegistryDecoder | None:
+def registry_decoder(
+    properties: Mapping[str, str], environment: Mapping[str, str]
+) -> RegistryDecoder | None:
     """None without a registry, or without the packages that it needs."""
-    url = properties.get(URL)
+    url = properties.get(URL) or environment.get(VARIABLE)
     if not url:
         return None
     try:

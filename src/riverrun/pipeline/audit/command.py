@@ -31,6 +31,9 @@ def replicas(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
     no_headers: NoHeaders = False,
+    is_published: Annotated[
+        bool, typer.Option("--publish", help="Publish the result to the cluster, for its console.")
+    ] = False,
 ) -> None:
     """Read every copy of every partition from its node, and print each difference.
 
@@ -40,6 +43,7 @@ def replicas(
     \b
     riverrun audit replicas
     riverrun audit replicas orders --master spark://10.0.0.5:7077
+    riverrun audit replicas --publish
     """
     check_extra()
     from riverrun.admin.requests import find_topic
@@ -73,5 +77,17 @@ def replicas(
         columns = ("topic", "partition", "offset", "difference")
         table = Table(columns=columns, rows=rows)
         print_tables([table], Layout(has_headings=not no_headers))
+    if is_published:
+        from riverrun.cli.support.report_publishing import publish_to
+
+        publish_to(
+            bootstrap,
+            kind="audit",
+            title=f"Replicas of {', '.join(topics) if topics else 'all topics'}",
+            verdict=outcome.verdict,
+            summary=outcome.summary(),
+            content=asdict(outcome),
+            is_failed=bool(outcome.differences),
+        )
     if outcome.differences:
         raise typer.Exit(FAILED)

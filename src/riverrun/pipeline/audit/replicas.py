@@ -108,6 +108,13 @@ class AuditResult:
     """Copies whose nodes could not be reached."""
     differences: list[CopyDifference]
 
+    @property
+    def verdict(self) -> str:
+        """equal, differ, or unread if some copies could not be read and the others are equal."""
+        if any(not difference.is_unread for difference in self.differences):
+            return "differ"
+        return "unread" if self.unread else "equal"
+
     def summary(self) -> str:
         """The result in one line."""
         unread = f"{self.unread} of {self.copies} copies could not be read"

@@ -47,6 +47,7 @@ class PipelineDriver:
         self._is_once = is_once
         self._supervisor: supervision.PipelineSupervisor | None = None
         self._is_stopping = threading.Event()
+        self._is_paused = threading.Event()
         self._start_failure: str | None = None
         self.invalid: DeclarationError | None = None
         """Problems of the SQL, found before the first query started."""
@@ -71,6 +72,18 @@ class PipelineDriver:
         """Ask for the end after the current batches. Returns at once."""
         self._is_stopping.set()
 
+    def pause(self) -> None:
+        """Stop the queries after the current batches, and wait for ``resume``. With ``--once``
+        this ends the run. Returns at once."""
+        if self._is_once:
+            self.stop()
+        else:
+            self._is_paused.set()
+
+    def resume(self) -> None:
+        """Start the queries again. Returns at once."""
+        self._is_paused.clear()
+
     @property
     def is_over(self) -> bool:
         """Raises the error of a bug."""
@@ -82,7 +95,12 @@ class PipelineDriver:
     def status(self) -> PipelineStatus:
         starting, supervisor = self._starting, self._supervisor
         if supervisor is not None:
-            return replace(supervisor.status(), log=starting.log, bootstrap=starting.bootstrap)
+            return replace(
+                supervisor.status(),
+                log=starting.log,
+                bootstrap=starting.bootstrap,
+                is_paused=self._is_paused.is_set(),
+            )
         reason = self._start_failure or (None if self.invalid is None else INVALID)
         if reason is None:
             return replace(starting, now_ms=int(time.time() * 1000))
@@ -99,6 +117,8 @@ class PipelineDriver:
         try:
             check_pipeline(spark, self._pipeline)
             self._supervise(spark)
+            while self._waits_for_resume():
+                self._supervise(spark)
         except DeclarationError as error:
             self.invalid = error
         except SPARK_GONE:
@@ -106,11 +126,21 @@ class PipelineDriver:
         finally:
             close_session(spark)
 
+    def _waits_for_resume(self) -> bool:
+        """While the console has stopped the queries. Returns whether to start them again."""
+        if not self._is_paused.is_set():
+            return False
+        while self._is_paused.is_set():
+            if self._is_stopping.wait(POLL_SECONDS):
+                return False
+        return not self._is_stopping.is_set()
+
     def _supervise(self, spark: SparkSession) -> None:
+        self._supervisor = None
         supervisor = supervision.PipelineSupervisor(spark, self._pipeline, is_once=self._is_once)
         self._supervisor = supervisor
         try:
-            while not supervisor.is_over and not self._is_stopping.is_set():
+            while not supervisor.is_over and not self._must_end:
                 supervisor.tick()
                 self._is_stopping.wait(POLL_SECONDS)
         except SPARK_GONE:
@@ -120,3 +150,7 @@ class PipelineDriver:
                 supervisor.fail(f"{self._pipeline.name}: {SPARK_LOST}")
         finally:
             supervisor.stop()
+
+    @property
+    def _must_end(self) -> bool:
+        return self._is_stopping.is_set() or self._is_paused.is_set()

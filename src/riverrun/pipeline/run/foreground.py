@@ -23,6 +23,7 @@ from riverrun.pipeline.run import session
 from riverrun.pipeline.run.cluster_watch import ClusterWatch
 from riverrun.pipeline.run.display import Display
 from riverrun.pipeline.run.driver import PipelineDriver
+from riverrun.pipeline.run.publishing import PipelineCommands, StatusPublisher
 from riverrun.pipeline.run.spark_log import NAME, SparkLog
 from riverrun.pipeline.run.status import (
     clear_stop,
@@ -115,8 +116,13 @@ def run_pipeline(
         )
         open_session = partial(session.open_session, pipeline, master, ui_port, log.path)
         driver = PipelineDriver(pipeline, open_session, starting, is_once=is_once)
-        with display, ClusterWatch(pipeline) as watch:
-            run = ForegroundRun(pipeline, driver, display, watch, signals, log)
+        commands = PipelineCommands(stop=driver.pause, start=driver.resume)
+        with (
+            display,
+            ClusterWatch(pipeline) as watch,
+            StatusPublisher(pipeline, commands) as publisher,
+        ):
+            run = ForegroundRun(pipeline, driver, display, watch, publisher, signals, log)
             write_status(pipeline.state, starting)
             is_complete = run.until_over()
             clear_stop(pipeline.state)
@@ -133,6 +139,7 @@ class ForegroundRun:
         driver: PipelineDriver,
         display: Display,
         watch: ClusterWatch,
+        publisher: StatusPublisher,
         signals: StopSignals,
         log: SparkLog,
     ) -> None:
@@ -140,6 +147,7 @@ class ForegroundRun:
         self._driver = driver
         self._display = display
         self._watch = watch
+        self._publisher = publisher
         self._signals = signals
         self._log = log
         self._is_ending = False
@@ -156,6 +164,7 @@ class ForegroundRun:
                     return False
                 now = self._watch.adjusted(self._driver.status())
                 write_status(self._pipeline.state, now)
+                self._publisher.offer(now)
                 self._display.show(now)
                 self._log.limit()
                 self._signals.wait(POLL_SECONDS)
@@ -185,6 +194,7 @@ class ForegroundRun:
                 query.reason = None if query.current_batch is None else CUT_SHORT
             query.current_batch = query.current_records = query.current_since_ms = None
         write_status(self._pipeline.state, last)
+        self._publisher.offer(last)
         self._display.show(last, is_last=True)
 
 

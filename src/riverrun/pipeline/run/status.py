@@ -72,6 +72,8 @@ class PipelineStatus:
     bootstrap: str | None = None
     """The cluster that the run used."""
     has_ended: bool = False
+    is_paused: bool = False
+    """The console has stopped the queries. The process waits for it to start them again."""
     process_started: str | None = None
     """Start time of the process in clock ticks since boot. It detects a reused process id."""
     queries: list[QueryStatus] = field(default_factory=list)
@@ -161,11 +163,14 @@ def is_alive(status: PipelineStatus, now_s: float | None = None) -> bool:
 
 
 def state_of_pipeline(status: PipelineStatus, *, is_running: bool) -> str:
-    """starting, running, ending, ended, failed, or dead (the process left no last status)."""
+    """starting, running, ending, stopped (by the console), ended, failed, or dead (the process left
+    no last status)."""
     states = [query.state for query in status.queries]
     if is_running:
         if "ending" in states:
             return "ending"
+        if status.is_paused:
+            return "stopped"
         return STARTING if all(state == STARTING for state in states) else "running"
     if not status.has_ended:
         return "dead"

@@ -49,7 +49,11 @@ PREFERENCE: Final = (
 )
 """The console uses the best protected listener. Another one could let users past their login."""
 KEY_NAMES: Final = ("ssl.key", "ssl.client.auth")
-"""The console must not act as the node, so it does not get the key and certificate of the node."""
+"""Not among the settings of the console's connections: it must not act as the node."""
+PLAIN_SOCKET: Final = "socket"
+TLS_SOCKET: Final = "tls"
+TLS_FIRST_BYTE: Final = 0x16
+"""A connection with TLS begins with a record of the type handshake."""
 NO_CERTIFICATE: Final = (
     "The client listener {name} requires client certificates, and a browser's session has none."
 )
@@ -87,7 +91,11 @@ def start_data(settings: NodeSettings) -> bytes:
     if protocol.has_tls and _client_auth(settings.given, name, protocol) == "required":
         cluster |= {"refusal": NO_CERTIFICATE.format(name=name), "remedy": REMEDY}
     http_host = settings.identity.http_listener.rpartition(":")[0]
-    told = {"clusters": [cluster], "is_local": is_loopback(http_host)}
+    told: dict[str, object] = {"clusters": [cluster], "is_local": is_loopback(http_host)}
+    if protocol.has_tls:
+        told["tls"] = {
+            each: texts[each] for each in SSL_NAMES if each in texts and each != "ssl.client.auth"
+        }
     return json.dumps(told).encode() + b"\n"
 
 
@@ -109,8 +117,10 @@ def _client_auth(texts: Mapping[str, str], name: str, protocol: SecurityProtocol
 class ConsoleProcess:
     """Starts the process when it is needed, and again after it has ended."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, has_tls: bool = False) -> None:
+        """``has_tls``: it serves HTTPS on a second socket, with the certificate of the node."""
         self._data = data
+        self.has_tls = has_tls
         self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._folder = ""
@@ -121,12 +131,12 @@ class ConsoleProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def socket_path(self) -> str:
-        """The socket of the running process. Raises ``ConsoleStartFailed``."""
+    async def folder(self) -> str:
+        """Where the sockets of the running process are. Raises ``ConsoleStartFailed``."""
         async with self._lock:
             if not self.is_running:
                 await self._start()
-            return os.path.join(self._folder, "socket")
+            return self._folder
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -152,7 +162,7 @@ class ConsoleProcess:
             "-m",
             "riverrun.console",
             "--socket",
-            os.path.join(self._folder, "socket"),
+            os.path.join(self._folder, PLAIN_SOCKET),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             # Do not search the current directory for modules.
@@ -188,7 +198,7 @@ class ConsoleProcess:
     def _remove_folder(self) -> None:
         folder, self._folder = self._folder, ""
         if folder:
-            shutil.rmtree(folder, ignore_errors=True)  # at most one socket
+            shutil.rmtree(folder, ignore_errors=True)  # at most two sockets
 
 
 class ConsoleRelay:
@@ -200,8 +210,13 @@ class ConsoleRelay:
         self._tasks = OwnedTasks(self._relay_failed)
         self._sweep: asyncio.TimerHandle | None = None
 
+    def takes(self, first_byte: int) -> bool:
+        """Whether a connection is for the console because it begins with TLS."""
+        return first_byte == TLS_FIRST_BYTE and self.process.has_tls
+
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
-        """Serve a connection to its end. ``received`` begins with its first request."""
+        """Serve a connection to its end. ``received`` begins with its first request, or with
+        TLS."""
         relay = _Relay(self, transport, received)
         if len(self._relays) >= RELAYS_MAX:
             relay.refuse(f"more than {RELAYS_MAX} connections are open")
@@ -246,7 +261,8 @@ class _Relay:
         self._owner = owner
         self._received = received
         self._is_answered = False
-        self._is_repeatable = received.startswith((b"GET ", b"HEAD "))
+        self._is_tls = received[0] == TLS_FIRST_BYTE
+        self._is_repeatable = self._is_tls or received.startswith((b"GET ", b"HEAD "))
         self.used_at = asyncio.get_running_loop().time()
         self._front = _RelayEnd(self)
         self._front.transport = transport
@@ -267,7 +283,8 @@ class _Relay:
             self.refuse(str(error))
 
     async def _connect(self) -> None:
-        path = await self._owner.process.socket_path()
+        folder = await self._owner.process.folder()
+        path = os.path.join(folder, TLS_SOCKET if self._is_tls else PLAIN_SOCKET)
         back = _RelayEnd(self)
         await asyncio.get_running_loop().create_unix_connection(lambda: back, path)
         front, transport = self._front.transport, back.transport
@@ -322,7 +339,8 @@ class _Relay:
         """Respond that the console cannot be used now, and why."""
         transport = self._front.transport
         if transport is not None and not transport.is_closing():
-            transport.write(_unavailable(self._received, reason))
+            if not self._is_tls:
+                transport.write(_unavailable(self._received, reason))
             transport.close()
         else:
             self._owner.closed(self)
@@ -378,4 +396,5 @@ def console_for(settings: NodeSettings) -> ConsoleRelay | None:
     """The console of a node; None if it has none. A controller alone serves no clients."""
     if not settings.identity.has_console or not settings.formation.is_broker:
         return None
-    return ConsoleRelay(ConsoleProcess(start_data(settings)))
+    data = start_data(settings)
+    return ConsoleRelay(ConsoleProcess(data, has_tls="tls" in json.loads(data)))

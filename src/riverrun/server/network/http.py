@@ -4,7 +4,7 @@
     GET /health/ready    200 if the node serves clients, else 503; the body has the reason
     GET /metrics         the text format of Prometheus
     GET /metrics/kafka   the same under the names of Kafka's dashboards; ?partitions=1 for all
-    other paths          the console, in a process of its own (see ``console_relay``)
+    other paths          the console, in a process of its own (see ``console_relay``); also HTTPS
 
 A connection carries one request, with headers of at most 8 KiB that must arrive in ten seconds. If
 its first request is for the console, the console serves the whole connection.
@@ -150,14 +150,18 @@ class _HttpConnection(asyncio.Protocol):
         if self._scrape is not None:
             return  # the rest of the request has no meaning
         self._received += data
+        console = self._server.console
+        if console is not None and console.takes(self._received[0]):
+            self._hand_over(console)
+            return
         if self._received[0] < FIRST_BYTE_MIN:
             self._send("GET", (400, "text/plain", b"this port serves HTTP, not Kafka clients\n"))
             return
         end = self._received.find(b"\r\n\r\n")
         words = bytes(self._received).partition(b"\r\n")[0].decode("latin-1").split(" ")
         is_line = b"\r\n" in self._received and len(words) == 3 and words[2].startswith("HTTP/1.")
-        if is_line and self._server.console is not None and is_of_console(words[1]):
-            self._hand_over(self._server.console)
+        if is_line and console is not None and is_of_console(words[1]):
+            self._hand_over(console)
             return
         if end < 0:
             if len(self._received) > HEADER_BYTES_MAX:
@@ -166,7 +170,7 @@ class _HttpConnection(asyncio.Protocol):
         if not is_line:
             self._send("GET", (400, "text/plain", b"not an HTTP/1 request\n"))
             return
-        if self._server.console is not None and words[1] == "/" and self._is_browser(end):
+        if console is not None and words[1] == "/" and self._is_browser(end):
             self._send(words[0], (302, "text/plain", b"the console is at /ui/\n"), PAGES)
         elif words[1].partition("?")[0] in METRICS:
             loop = asyncio.get_running_loop()

@@ -28,7 +28,7 @@ from riverrun.console.api.v3.frame import (
     operation,
 )
 from riverrun.console.json_stream import JsonSplitter, JsonStreamInvalid
-from riverrun.console.record_writer import Outcome, OutgoingRecord, RecordWriter, WrittenRecord
+from riverrun.console.record_writer import Outcome, OutgoingRecord, RestRecordWriter, WrittenRecord
 from riverrun.console.routing import BODY_BYTES_MAX, JSON
 from riverrun.records.record import NewRecord
 
@@ -137,7 +137,7 @@ async def produce_records(request: V3Request) -> Response:
     _check_content_type(request)
     topic = await request.topic(request.params["topic_name"])
     indexes = [row.partition_index for row in topic.partitions]
-    writer = RecordWriter(request.pool, topic.name or "", indexes)
+    writer = RestRecordWriter(request.pool, topic.name or "", indexes)
     is_stream = "chunked" in request.inner.raw.headers.get("transfer-encoding", "").lower()
     groups = _groups(request) if is_stream else _groups_at_end(request)
     first = await anext(groups, None)
@@ -198,7 +198,7 @@ async def _groups_at_end(request: V3Request) -> AsyncIterator[list[bytes] | V3Pr
 
 async def _reports(
     request: V3Request,
-    writer: RecordWriter,
+    writer: RestRecordWriter,
     first: list[bytes],
     groups: AsyncIterator[list[bytes] | V3Problem],
 ) -> AsyncIterator[bytes]:
@@ -210,7 +210,7 @@ async def _reports(
         yield await _write(request, writer, group)
 
 
-async def _write(request: V3Request, writer: RecordWriter, texts: Sequence[bytes]) -> bytes:
+async def _write(request: V3Request, writer: RestRecordWriter, texts: Sequence[bytes]) -> bytes:
     """Write a group of records; the reports of all of them."""
     rows: list[V3Record | V3Problem] = []
     records: list[OutgoingRecord] = []
@@ -314,7 +314,7 @@ async def produce_batch(request: V3Request) -> Response:
         raise invalid("The ids of the entries are not distinct.", 422)
     topic = await request.topic(request.params["topic_name"])
     indexes = [row.partition_index for row in topic.partitions]
-    writer = RecordWriter(request.pool, topic.name or "", indexes)
+    writer = RestRecordWriter(request.pool, topic.name or "", indexes)
     failures: list[V3EntryFailed] = []
     entries: list[V3Entry] = []
     records: list[OutgoingRecord] = []

@@ -78,7 +78,7 @@ export function ago(ms, now = Date.now()) {
 
 export function words(value) {
   if (absent(value) || value === "") return NONE;
-  if (Array.isArray(value)) return value.map(words).join(typeof value[0] === "object" ? "; " : ", ");
+  if (Array.isArray(value)) return value.length === 0 ? "none" : value.map(words).join(typeof value[0] === "object" ? "; " : ", ");
   if (typeof value === "object") return Object.entries(value).map(([name, each]) => `${name} ${words(each)}`).join(", ");
   return typeof value === "number" ? numbers.format(value) : String(value);
 }

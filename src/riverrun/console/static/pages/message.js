@@ -93,7 +93,7 @@ export default function Message({ params: { topic, partition, offset } }) {
     ${offset > 0 && html`<a class="button back" href=${beside(-1)}><${Icon} name="chevron" size=${12} />Previous</a>`}
     <a class="button" href=${beside(1)}>Next<${Icon} name="chevron" size=${12} /></a>
     <a class="button" href=${browse}>Browse from here</a>`;
-  const missing = html`<${Empty} title="There is no message at this offset" icon="topics">It was deleted by retention, compaction or trimming, or it is not written yet.<//>`;
+  const missing = html`<${Empty} title="There is no message at this offset" icon="topics">It was deleted or compacted, or it is not written yet.<//>`;
   return html`<${Page} title=${`${topic} ${partition}:${offset}`} actions=${actions}><section class="panel">
     ${resource.error?.status === 404 ? missing : html`<${Loaded} resource=${resource}>${(message) => html`<${MessageDetail} isPage topic=${topic} message=${message} />`}<//>`}
   </section><//>`;

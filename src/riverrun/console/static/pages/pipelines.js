@@ -26,8 +26,8 @@ function SwitchDialog({ name, verb, close }) {
 function DeadLetters({ row }) {
   const topic = row.dead_letter_topic;
   if (!topic) return alarming(row.dead_letters);
-  return html`<a href=${link("messages", { topic })} title=${`Open the messages of ${topic}`}>${alarming(row.dead_letters)}</a>
-    ${row.dead_letters > 0 && opener("Redrive…", RedriveDialog, { topic }, "small", `Redrive dead letters of ${row.name}`)}`;
+  return html`<span class="row end-row"><a href=${link("messages", { topic })} title=${`Open the messages of ${topic}`}>${alarming(row.dead_letters)}</a>
+    ${row.dead_letters > 0 && opener("Redrive…", RedriveDialog, { topic }, "small", `Redrive dead letters of ${row.name}`)}</span>`;
 }
 
 const columns = [

@@ -109,7 +109,7 @@ export default function Timeline() {
   return html`<${Page} title="Timeline" note="from the metadata log" actions=${actions}>
     ${compare && html`<${Compare} />`}
     <section class="panel list" aria-label="Events">
-      <div class="toolbar"><${SearchField} label="Search events" value=${q} onInput=${(text) => setQuery({ q: text, before: null })} /><${KindFilter} chosen=${kinds.split(",")} /></div>
+      <div class="toolbar"><${SearchField} label="Search events" value=${q} onInput=${(text) => setQuery({ q: text, before: null })} /><${KindFilter} chosen=${kinds ? kinds.split(",") : []} /></div>
       <${Loaded} resource=${resource}>${({ items, next, first_offset: first }) => html`
         ${items.length ? html`<${Events} items=${items} comparing=${Boolean(compare)} />` : html`<${Empty} title=${q || kinds ? "No event matches" : "No events yet"} icon="timeline">${next === null ? "The log keeps events until a snapshot replaces them." : "Older events may match."}<//>`}
         <nav class="pager" aria-label="Pages of events">

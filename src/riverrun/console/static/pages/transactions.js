@@ -67,7 +67,7 @@ function List() {
   const filter = html`<${SelectField} compact label="State" value=${wanted} onInput=${(next) => setQuery({ state: next, page: null })} options=${[["", "All states"], ...STATES]} />`;
   return html`<${Page} title="Transactions" tabs=${html`<${QueryTabs} label="Transactions" tabs=${[["all", "All"], ["hanging", "Hanging"]]} />`}>
     ${tab === "hanging" ? html`<${Hanging} />` : html`<${ListTable} path="transactions" params=${{ state: wanted }} columns=${columns} rowKey=${(row) => row.id} label="Transactions" search="Search transactional ids" toolbar=${filter} sort="id" every=${5000}
-      empty=${html`<${Empty} title=${wanted ? `No transaction is in state ${wanted}` : "No producer has used transactions yet"} icon="transactions" />`} />`}
+      empty=${html`<${Empty} title=${wanted ? `No transaction is in state ${wanted}` : "No transactional ids that you may see"} icon="transactions" />`} />`}
   <//>`;
 }
 

@@ -68,9 +68,7 @@ NOT_SERVED: dict[str, tuple[ApiKey, ...]] = {
         ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         ApiKey.UPDATE_RAFT_VOTER,
     ),
-    "Groups of the newer protocols (KIP-848, 932, 1071)": (
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
+    "Share and streams groups (KIP-932, 1071)": (
         ApiKey.SHARE_GROUP_HEARTBEAT,
         ApiKey.SHARE_GROUP_DESCRIBE,
         ApiKey.SHARE_FETCH,
@@ -93,9 +91,9 @@ BEHAVIOUR = """\
 ## Missing features besides these APIs
 - **Security**: GSSAPI (Kerberos), JKS and PKCS12 stores (PEM works), custom
   principal builders and authorizers.
-- **Settings of groups and of client metrics subscriptions**: DescribeConfigs lists them with Kafka's
-  defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to the newer group
-  protocols and to KIP-714.
+- **Settings of share and streams groups and of client metrics subscriptions**: DescribeConfigs lists
+  them with Kafka's defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to
+  KIP-932, KIP-1071 and KIP-714. Those of the consumer protocol (`consumer.*`) work.
 - **Several directories per node**: `log.dirs` names one. A machine with more disks runs more nodes,
   with the machine as `broker.rack`.
 - **Tiered storage** (KIP-405).
@@ -105,6 +103,12 @@ BEHAVIOUR = """\
 ## How requests are handled
 - Secure clusters have one more internal topic, `__riverrun_audit`. Requests of clients to write, change
   or delete it get TOPIC_AUTHORIZATION_FAILED, also those of super users.
+- Groups of the consumer protocol (KIP-848) need the feature `group.version` 1. New clusters have it; an
+  older one gets it with `kafka-features upgrade --feature group.version=1`. Until then the two APIs are
+  not advertised. The assignors are `uniform` and `range`; neither looks at racks, as in Kafka. A target
+  assignment that waits for `group.consumer.assignment.interval.ms` is computed when the interval ends,
+  in Kafka with the next heartbeat after it. New topics reach subscriptions by regular expression after
+  one second instead of ten. A client that lost its state may join again with its member id at once.
 - A client of a listener with SASL must log in within `socket.login.timeout.ms`.
 - Everything advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised,
   because older librdkafka disables compression without them (KAFKA-18659), but they get

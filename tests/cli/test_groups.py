@@ -114,13 +114,13 @@ def test_a_new_group_starts_at_the_end_and_commits_it(cli: Cli, name: str) -> No
 def test_list_and_describe(cli: Cli, name: str) -> None:
     cli.write(name, "1\n2\n3\n")
     cli.read(name, "--group", name, "--from-beginning", "-n", "1")
-    assert [name, "Empty", "0", "2", name] in cli.rows("groups", "list")
+    assert [name, "Empty", "0", "2", name, "classic"] in cli.rows("groups", "list")
     wide = [name, "Empty", "0", "2", name, "classic", "consumer", "1"]
     assert wide in cli.rows("groups", "list", "--wide")
     assert name not in [row[0] for row in cli.rows("groups", "list", "--state", "Stable")]
     rows = cli.rows("groups", "describe", name)
     assert rows == [
-        ["group", name, "Empty", "-", "0", "2"],
+        ["group", name, "Empty", "-", "0", "2", "classic", "-"],
         ["partition", name, "0", "1", "3", "2", "-"],
     ]
 
@@ -186,7 +186,7 @@ def test_offsets_of_single_topics_are_deleted(cli: Cli, name: str) -> None:
         cli.run("topics", "create", topic, "-p", "2")
         cli.read(topic, "--group", name, "--timeout", "0")
     (row,) = [row for row in cli.rows("groups", "list") if row[0] == name]
-    assert row == [name, "Empty", "0", "0", f"{name},{other}"]
+    assert row == [name, "Empty", "0", "0", f"{name},{other}", "classic"]
     words = ["delete-offsets", name, "--topic"]
     assert cli.run("groups", *words, f"{other}:0", "--yes") == (
         f"Deleted the committed offsets of {name} in {other}-0.\n"
@@ -210,9 +210,9 @@ def test_offsets_of_a_topic_that_members_read_are_kept(cli: Cli, name: str) -> N
         assert f"{name}-0: GROUP_SUBSCRIBED_TO_TOPIC" in refused.stderr
         assert "stop the members that read the topic" in refused.stderr
         (row,) = [row for row in cli.rows("groups", "list") if row[0] == name]
-        assert row[1:] == ["Stable", "1", "0", name]
+        assert row[1:] == ["Stable", "1", "0", name, "classic"]
         (member,) = [row for row in cli.rows("groups", "describe", name) if row[0] == "member"]
-        assert member[1:] == ["riverrun-cli", "127.0.0.1", f"{name}:0"]
+        assert member[1:] == ["riverrun-cli", "127.0.0.1", f"{name}:0", "-", "-"]
         wide = cli.rows("groups", "describe", name, "--wide")
         (member_id,) = {row[-1] for row in wide if row[0] in ("member", "partition")}
         assert member_id.startswith("riverrun-cli-")

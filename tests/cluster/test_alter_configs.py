@@ -227,10 +227,18 @@ def test_refusals_match_kafka(
     assert after is image
 
 
+def test_settings_of_the_consumer_protocol_are_stored_within_the_bounds(image: Image) -> None:
+    (code, _), after = change(image, GROUP, "x", ("consumer.session.timeout.ms", SET, "50000"))
+    assert code is ErrorCode.NONE
+    assert after.config(ConfigType.GROUP, "x") == {"consumer.session.timeout.ms": "50000"}
+    (code, _), _ = change(image, GROUP, "x", ("consumer.session.timeout.ms", SET, "70000"))
+    assert code is ErrorCode.INVALID_CONFIG
+
+
 @pytest.mark.parametrize(
     ("kind", "setting", "value", "feature"),
     [
-        (GROUP, "consumer.session.timeout.ms", "50000", "KIP-848"),
+        (GROUP, "streams.session.timeout.ms", "50000", "KIP-1071"),
         (GROUP, "share.auto.offset.reset", "earliest", "KIP-932"),
         (METRICS, "interval.ms", "5000", "KIP-714"),
         (METRICS, "match", "client_id=a", "KIP-714"),

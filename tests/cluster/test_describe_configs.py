@@ -119,7 +119,7 @@ def test_groups_and_subscriptions_have_their_own_settings() -> None:
         (ConfigType.GROUP, "g", "consumer.session.timeout.ms", "50000"),
         (ConfigType.CLIENT_METRICS, "m", "interval.ms", "5000"),
     )
-    group = by_name(config_rows.group_rows(image, "g", ALL))
+    group = by_name(config_rows.group_rows(make_configs(), image, "g", ALL))
     assert len(group) == 17
     assert synonyms(group["consumer.session.timeout.ms"]) == [
         ("consumer.session.timeout.ms", "50000", 8),

@@ -16,6 +16,7 @@ from tests.cluster.states import NONE, P, cluster, state, topic
 CONFIGS = make_configs({"min.insync.replicas": "2"})
 ELR = "eligible.leader.replicas.version"
 TRANSACTIONS = "transaction.version"
+GROUPS = "group.version"
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 
@@ -89,7 +90,7 @@ def test_validate_only_changes_nothing() -> None:
 
 def test_first_controller_finalises_the_features_of_a_new_cluster() -> None:
     image = replayed(Image(), activate(CONFIGS, Image()).records)
-    assert image.features == {"metadata.version": 30, ELR: 1, TRANSACTIONS: 2}
+    assert image.features == {"metadata.version": 30, ELR: 1, TRANSACTIONS: 2, GROUPS: 1}
     assert image.config(ConfigType.BROKER, "") == {"min.insync.replicas": "2"}
     assert activate(CONFIGS, image).records == ()
 

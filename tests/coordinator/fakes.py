@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.coordinator.log import TransactionalAppend
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -111,7 +112,9 @@ class FakeLog:
 class Node:
     """A coordinator of one partition, to which all groups belong."""
 
-    def __init__(self, log: FakeLog | None = None, **texts: str) -> None:
+    def __init__(
+        self, log: FakeLog | None = None, view: GroupCatalog | None = None, **texts: str
+    ) -> None:
         self.clock = LoopClock()
         self.metrics = Metrics()
         self.log = FakeLog() if log is None else log
@@ -123,6 +126,7 @@ class Node:
             metrics=self.metrics,
             partitions=lambda: 1,
             failed=self.failures.append,
+            view=view,
         )
 
     async def __aenter__(self) -> Node:

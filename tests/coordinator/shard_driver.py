@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.log import InTransaction, TransactionEnd
 from riverrun.coordinator.records import CoordinatorRecord, decode, encode
@@ -68,10 +69,11 @@ def settings(**texts: str) -> GroupSettings:
 
 
 class ShardDriver:
-    def __init__(self, **texts: str) -> None:
+    def __init__(self, view: GroupCatalog | None = None, **texts: str) -> None:
         self.settings = settings(**texts)
         self.randomness = CountedRandomness()
-        self.shard = GroupShard(self.settings, self.randomness)
+        self.view = view
+        self.shard = GroupShard(self.settings, self.randomness, view)
         self.now = 1000.0
         self.log: list[CoordinatorRecord] = []
         self.responses: dict[Waiter, Any] = {}
@@ -89,7 +91,7 @@ class ShardDriver:
         return self.shard.turn(self.now, self.now_ms)
 
     def finish(self, turn: Turn) -> None:
-        if not turn.records:
+        if not turn.records and not (turn.is_serial and self._in_flight):
             self.responses.update(turn.replies)
             return
         self.shard.sent(turn.records)
@@ -139,7 +141,7 @@ class ShardDriver:
         """A new coordinator loads the log; uncommitted records are lost."""
         self._in_flight.clear()
         self.is_held = False
-        self.shard = rebuilt(self.settings, self.randomness, self.log)
+        self.shard = rebuilt(self.settings, self.randomness, self.log, self.view)
         turn = self.turn()
         self.shard.restore(turn, self.shard.known_ids())
         self.finish(turn)
@@ -390,10 +392,13 @@ def commit_code(response: Any) -> Any:
 
 
 def rebuilt(
-    chosen: GroupSettings, randomness: CountedRandomness, log: list[CoordinatorRecord]
+    chosen: GroupSettings,
+    randomness: CountedRandomness,
+    log: list[CoordinatorRecord],
+    view: GroupCatalog | None = None,
 ) -> GroupShard:
     """A shard with the log replayed."""
-    shard = GroupShard(chosen, randomness)
+    shard = GroupShard(chosen, randomness, view)
     for record in log:
         shard.replay(record)
     return shard

@@ -54,6 +54,52 @@ def test_kafka_dump_log_reads_groups_and_offsets(tmp_path: Path) -> None:
     assert kinds[5][2] is None
 
 
+@pytest.mark.peer
+def test_kafka_dump_log_reads_groups_of_the_consumer_protocol(tmp_path: Path) -> None:
+    libraries, java = need(find_kafka), need(find_java)
+    settings = {"offsets.topic.num.partitions": "1"}
+    with serve(tmp_path / "node", settings, peer="riverrun") as server:
+        with server.client() as client:
+            speak_consumer(client)
+        log = server.data / "__consumer_offsets-0" / "00000000000000000000.log"
+        written = tmp_path / "00000000000000000000.log"
+        written.write_bytes(log.read_bytes())
+    command = [java, "-Xmx128M", "-cp", f"{libraries}/*"]
+    command += ["org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder"]
+    command += ["--deep-iteration", "--files", str(written)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = [pair(line) for line in done.stdout.splitlines() if " payload: " in line]
+    kinds = [key["type"] for key, _ in found]
+    assert kinds == ["5", "16", "3", "7", "6", "8", "8", "7", "5", "16", "3", "6"]
+    values = {kind: payload["data"] for kind, (_, payload) in zip(kinds[:6], found, strict=False)}
+    assert values["5"]["subscribedTopicRegex"] == "ord.*"
+    assert values["16"]["topics"] == ["orders"]
+    assert (values["3"]["epoch"], values["6"]["assignmentEpoch"]) == (1, 1)
+    assert values["8"]["memberEpoch"] == 1
+    assert values["8"]["assignedPartitions"][0]["partitions"] == [0]
+    assert values["8"]["assignedPartitions"][0]["assignmentEpochs"] == [1]
+    assert values["7"]["topicPartitions"][0]["partitions"] == [0]
+    assert [payload is None for _, payload in found[6:]] == [True] * 4 + [False] * 2
+
+
+def speak_consumer(client: Any) -> None:
+    topics = [{"name": "orders", "num_partitions": 1, "replication_factor": 1}]
+    client.request("create_topics", 7, {"topics": topics, "timeout": 5000})
+    client.request("find_coordinator", 4, {"key_type": 0, "coordinator_keys": ["readers"]})
+    mine = {"group_id": "readers", "member_id": "m1"}
+    joining = {
+        **mine,
+        "member_epoch": 0,
+        "rebalance_timeout": 10_000,
+        "subscribed_topic_names": [],
+        "subscribed_topic_regex": "ord.*",
+        "topic_partitions": [],
+    }
+    assert client.request("consumer_group_heartbeat", 1, joining)["error_code"] == "NONE"
+    leaving = {**mine, "member_epoch": -1, "topic_partitions": None}
+    assert client.request("consumer_group_heartbeat", 1, leaving)["error_code"] == "NONE"
+
+
 def pair(line: str) -> tuple[Any, Any]:
     """The key and payload of one line of the tool's output."""
     key, payload = line.split(" key: ", 1)[1].split(" payload: ", 1)

@@ -190,7 +190,7 @@ def test_legacy_keys_and_tags_of_later_versions_are_read() -> None:
 
 def test_unknown_types_and_versions_differ_from_malformed_records() -> None:
     with pytest.raises(UnknownKind):
-        decode(struct.pack(">hh1s", 5, 1, b"g"), b"\x00\x00")
+        decode(struct.pack(">hh1s", 9, 1, b"g"), b"\x00\x00")
     with pytest.raises(UnknownKind):
         decode(bytes.fromhex("000200027374"), b"\x00\x63")
     with pytest.raises(UnknownKind):
@@ -202,7 +202,9 @@ def test_unknown_types_and_versions_differ_from_malformed_records() -> None:
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=60))
 def test_malformed_records_raise_only_known_errors(key: bytes, value: bytes | None) -> None:
-    for prefix in (b"", b"\x00\x01", b"\x00\x02", b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00"):
+    kinds = (b"\x00\x03", b"\x00\x05", b"\x00\x06", b"\x00\x07", b"\x00\x08", b"\x00\x10")
+    offset = b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00"
+    for prefix in (b"", b"\x00\x01", b"\x00\x02", offset, *kinds):
         try:
             decode(prefix + key, value)
         except (UnknownKind, UnknownRecord):

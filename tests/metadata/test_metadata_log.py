@@ -88,6 +88,7 @@ def test_a_blank_directory_gets_its_first_files(tmp_path: Path) -> None:
         assert log.current.features == {
             "metadata.version": 30,
             "eligible.leader.replicas.version": 1,
+            "group.version": 1,
             "transaction.version": 2,
         }
         assert log.current.offset == log.end_offset - 1 == log.high_watermark - 1

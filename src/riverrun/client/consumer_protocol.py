@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 Assignment = Mapping[str, tuple[int, ...]]
 """Partitions by topic."""
@@ -17,6 +18,8 @@ Assignment = Mapping[str, tuple[int, ...]]
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _VERSION = 0
+OWNED_SINCE: Final = 1
+RACK_SINCE: Final = 3
 _NO_USER_DATA = _INT32.pack(-1)
 
 
@@ -47,13 +50,39 @@ def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
     """The partitions assigned to a member. Empty bytes are an empty assignment."""
     if not data:
         return {}
+    return _MessageReader(data).partitions()
+
+
+def read_assignment_user_data(data: bytes) -> bytes:
+    """The bytes that a client's own assignor added to an assignment."""
+    if not data:
+        return b""
     reader = _MessageReader(data)
-    assignment = {}
-    for _ in range(reader.count(item_bytes_min=6)):
-        topic = reader.text()
-        count = reader.count(item_bytes_min=4)
-        assignment[topic] = tuple(reader.int32() for _ in range(count))
-    return assignment
+    reader.partitions()
+    return reader.optional_bytes()
+
+
+class MemberSubscription(NamedTuple):
+    """A member's subscription with the fields of later versions."""
+
+    topics: tuple[str, ...]
+    owned: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The partitions that the member has (version 1)."""
+    rack_id: str | None = None
+    """Version 3."""
+
+
+def read_member_subscription(data: bytes) -> MemberSubscription:
+    reader = _MessageReader(data)
+    topics = tuple(reader.text() for _ in range(reader.count(item_bytes_min=2)))
+    reader.optional_bytes()
+    if reader.version < OWNED_SINCE:
+        return MemberSubscription(topics)
+    owned = tuple(reader.partitions().items())
+    if reader.version < RACK_SINCE:
+        return MemberSubscription(topics, owned)
+    reader.int32()  # the generation of the owned partitions
+    return MemberSubscription(topics, owned, reader.optional_text())
 
 
 def _text(text: str) -> bytes:
@@ -67,9 +96,9 @@ class _MessageReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
-        version = self._number(_INT16)
-        if version < 0:
-            raise NotConsumerProtocol(f"version {version}")
+        self.version = self._number(_INT16)
+        if self.version < 0:
+            raise NotConsumerProtocol(f"version {self.version}")
 
     def int32(self) -> int:
         return self._number(_INT32)
@@ -79,6 +108,27 @@ class _MessageReader:
         if not 0 <= count * item_bytes_min <= len(self._data) - self._at:
             raise NotConsumerProtocol(f"{count} items in {len(self._data) - self._at} bytes")
         return count
+
+    def partitions(self) -> dict[str, tuple[int, ...]]:
+        found = {}
+        for _ in range(self.count(item_bytes_min=6)):
+            topic = self.text()
+            count = self.count(item_bytes_min=4)
+            found[topic] = tuple(self.int32() for _ in range(count))
+        return found
+
+    def optional_bytes(self) -> bytes:
+        """Bytes after the topics; a null is read as empty, as is their absence."""
+        if self._at == len(self._data):
+            return b""
+        size = max(self.int32(), 0)
+        if self._at + size > len(self._data):
+            raise NotConsumerProtocol(f"{size} bytes at byte {self._at}")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def optional_text(self) -> str | None:
+        return None if self._data[self._at : self._at + 2] == b"\xff\xff" else self.text()
 
     def text(self) -> str:
         size = self._number(_INT16)

@@ -1,4 +1,4 @@
-"""The group coordinator: consumer groups and their committed offsets.
+"""The group coordinator: groups of both protocols, and their committed offsets.
 
 A pure core decides. ``GroupShard`` holds the groups of one partition of ``__consumer_offsets`` and
 handles each request, expired deadline or committed batch in one ``Turn``, which collects records,
@@ -15,6 +15,8 @@ them. ``shard_kind`` says what the first two know about a shard, so they also se
 | ``deadline_timer`` | wake-ups for deadlines; detects stalls of this process |
 | ``turn`` | one step: its inputs and its results |
 | ``shard`` | all groups and offsets of one partition |
+| ``consumer`` | groups of the consumer protocol (KIP-848) |
+| ``groups`` | descriptions and offset requests of groups of both protocols |
 | ``group`` | one classic group: its members and its phase |
 | ``join``, ``sync``, ``liveness`` | JoinGroup, SyncGroup; Heartbeat, LeaveGroup, session expiry |
 | ``rebalance`` | the phases of a rebalance and their deadlines |

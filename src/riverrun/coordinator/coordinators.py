@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from riverrun.coordinator.consumer.heartbeat import check_heartbeat
+from riverrun.coordinator.consumer.records import ConsumerEpochRecord
+from riverrun.coordinator.groups.description import consumer_error, described_error
+from riverrun.coordinator.groups.offset_requests import NO_MEMBER
 from riverrun.coordinator.hashing import partition_of
 from riverrun.coordinator.led_shards import LedShards
 from riverrun.coordinator.log import CoordinatorLog
-from riverrun.coordinator.metrics import ShardMetrics, declare_group_gauges
+from riverrun.coordinator.metrics import ConsumerMetrics, ShardMetrics, declare_group_gauges
 from riverrun.coordinator.offsets import CommittedPartition
 from riverrun.coordinator.records import TEXT_BYTES_MAX, decode, encode
 from riverrun.coordinator.settings import GroupSettings
-from riverrun.coordinator.shard import GroupShard, described_error
+from riverrun.coordinator.shard import GroupShard
 from riverrun.coordinator.shard_kind import ShardKind, ShardLimits
 from riverrun.coordinator.shard_runner import ShardRunner
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -26,6 +30,9 @@ from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
+from riverrun.wire.messages.consumer_group_heartbeat_response import (
+    ConsumerGroupHeartbeatResponse,
+)
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
@@ -35,10 +42,15 @@ from riverrun.wire.messages.sync_group_response import SyncGroupResponse
 from riverrun.wire.messages.txn_offset_commit_response import TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.group import ClassicGroup
+    from riverrun.coordinator.consumer.catalog import GroupCatalog
+    from riverrun.coordinator.consumer.regexes import Visible
     from riverrun.coordinator.log import ProducerTransaction
-    from riverrun.coordinator.turn import Caller
+    from riverrun.coordinator.turn import Caller, Turn
     from riverrun.storage.markers import NewMarker
+    from riverrun.wire.messages import consumer_group_describe_response
+    from riverrun.wire.messages.consumer_group_heartbeat_request import (
+        ConsumerGroupHeartbeatRequest,
+    )
     from riverrun.wire.messages.describe_groups_response import DescribedGroup
     from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
     from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
@@ -56,6 +68,14 @@ UNSTABLE_SECONDS_MAX: Final = 0.5
 """For a transaction to end, before a reader of stable offsets gets an error."""
 
 
+class GroupClient(NamedTuple):
+    """The client of a member."""
+
+    group_id: str
+    client_id: str
+    client_host: str
+
+
 class GroupCoordinators:
     """Coordinates the groups of all led partitions."""
 
@@ -68,9 +88,11 @@ class GroupCoordinators:
         metrics: Metrics,
         partitions: Callable[[], int],
         failed: Callable[[BaseException], None],
+        view: GroupCatalog | None = None,
     ) -> None:
         """``partitions`` returns the partition count that the topic has or will get. ``failed``
-        gets exceptions that can only be our bug; the node must stop then."""
+        gets exceptions that can only be our bug; the node must stop then. ``view`` shows the
+        topics and the settings of groups."""
         self._settings = settings
         self._partitions = partitions
         kind = ShardKind(
@@ -81,12 +103,19 @@ class GroupCoordinators:
                 queue_records_max=settings.queue_records_max,
                 append_timeout_ms=settings.offsets_commit_timeout_ms,
             ),
-            new_shard=lambda: GroupShard(settings, randomness),
+            new_shard=lambda: GroupShard(settings, randomness, view),
             encode=encode,
             decode=decode,
         )
         self.metrics = ShardMetrics(metrics, name="group", topic=OFFSETS_TOPIC)
-        self._shards = LedShards(kind, clock=clock, metrics=self.metrics, failed=failed)
+        self._consumer_metrics = ConsumerMetrics(metrics, groups=self._count_consumer_groups)
+        self._shards = LedShards(
+            kind,
+            clock=clock,
+            metrics=self.metrics,
+            failed=failed,
+            carry_out=self._count_rebalances,
+        )
         declare_group_gauges(metrics, groups=self._count_groups, offsets=self._count_offsets)
 
     def start(self) -> None:
@@ -94,7 +123,7 @@ class GroupCoordinators:
         self._shards.start(
             self._shards.sweep(
                 self._settings.offsets_retention_check_interval_ms,
-                lambda shard: list(shard.groups),
+                GroupShard.group_ids,
                 GroupShard.expire_offsets,
             )
         )
@@ -118,6 +147,11 @@ class GroupCoordinators:
             turn = runner.turn()
             runner.shard.topics_deleted(turn, names)
             runner.finish(turn)
+
+    def topics_changed(self, names: Sequence[str]) -> None:
+        """Topics were created or deleted, or got partitions: assignments may change."""
+        for runner in self._shards.active():
+            runner.shard.topics_changed(names)
 
     def partition_of(self, group_id: str) -> PartitionIndex:
         return partition_of(group_id, self._partitions())
@@ -144,6 +178,29 @@ class GroupCoordinators:
             request.group_id,
             lambda turn, waiter: runner.shard.join(turn, waiter, caller, request),
         )
+
+    def consumer_group_heartbeat(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, visible: Visible
+    ) -> Awaitable[ConsumerGroupHeartbeatResponse]:
+        """``visible`` decides which topics the client may see by a regular expression."""
+        check_heartbeat(request, caller.api_version, self._settings.consumer_assignors)
+        runner = self.runner_of(request.group_id)
+        return runner.submit(
+            ConsumerGroupHeartbeatResponse,
+            request.group_id,
+            lambda turn, waiter: runner.shard.consumer_heartbeat(
+                turn, waiter, caller, request, visible
+            ),
+        )
+
+    def describe_consumer_group(
+        self, group_id: str
+    ) -> consumer_group_describe_response.DescribedGroup:
+        try:
+            runner = self.runner_of(group_id)
+        except KafkaError as error:
+            return consumer_error(group_id, error.code, error.message)
+        return runner.shard.describe_consumers(group_id)
 
     def sync_group(self, request: SyncGroupRequest) -> Awaitable[SyncGroupResponse]:
         runner = self.runner_of(request.group_id)
@@ -203,12 +260,19 @@ class GroupCoordinators:
         )
 
     def fetch_offsets(
-        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
+        self,
+        group_id: str,
+        topics: Sequence[OffsetFetchRequestTopics] | None,
+        member: tuple[str | None, int] = NO_MEMBER,
     ) -> OffsetFetchResponseGroup:
-        return self.runner_of(group_id, is_empty_allowed=True).shard.fetch(group_id, topics)
+        shard = self.runner_of(group_id, is_empty_allowed=True).shard
+        return shard.fetch(group_id, topics, member=member)
 
     async def fetch_stable_offsets(
-        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics] | None
+        self,
+        group_id: str,
+        topics: Sequence[OffsetFetchRequestTopics] | None,
+        member: tuple[str | None, int] = NO_MEMBER,
     ) -> OffsetFetchResponseGroup:
         """Like ``fetch_offsets``, but after all commits in flight are committed or refused.
 
@@ -221,13 +285,13 @@ class GroupCoordinators:
             async with asyncio.timeout(UNSTABLE_SECONDS_MAX):
                 while True:
                     found = await runner.read_committed(
-                        lambda: shard.fetch(group_id, topics, is_stable_only=True)
+                        lambda: shard.fetch(group_id, topics, is_stable_only=True, member=member)
                     )
                     if runner.shard is not shard or not _has_unstable(found):
                         return found
                     await runner.submit(type(None), group_id, shard.await_transaction)
         except TimeoutError:
-            return shard.fetch(group_id, topics, is_stable_only=True)
+            return shard.fetch(group_id, topics, is_stable_only=True, member=member)
 
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, transaction: ProducerTransaction
@@ -263,15 +327,35 @@ class GroupCoordinators:
         for runner in self._shards.active():
             yield from runner.shard.offsets
 
-    def loaded_groups(self) -> Iterator[ClassicGroup]:
-        """All groups of loaded partitions. None may change while this is iterated."""
+    def loaded_clients(self) -> Iterator[GroupClient]:
+        """Members of loaded partitions' groups. None may change while this is iterated."""
         for runner in self._shards.active():
-            yield from runner.shard.groups.values()
+            for classic in runner.shard.groups.values():
+                for member in classic.members.values():
+                    yield GroupClient(classic.group_id, member.client_id, member.client_host)
+            for group in runner.shard.consumers.groups.values():
+                for one in group.members.values():
+                    yield GroupClient(
+                        group.group_id, one.details.client_id, one.details.client_host
+                    )
 
     # Metrics
 
     def _count_groups(self) -> int:
-        return sum(len(runner.shard.groups) for runner in self._shards.runners.values())
+        return sum(len(runner.shard.group_ids()) for runner in self._shards.runners.values())
+
+    def _count_consumer_groups(self) -> dict[str, int]:
+        """Groups of the consumer protocol by state."""
+        counts: dict[str, int] = {}
+        for runner in self._shards.runners.values():
+            for group in runner.shard.consumers.groups.values():
+                counts[group.state.value] = counts.get(group.state.value, 0) + 1
+        return counts
+
+    def _count_rebalances(self, _runner: ShardRunner[GroupShard], turn: Turn) -> None:
+        for record in turn.records:
+            if isinstance(record, ConsumerEpochRecord) and record.value is not None:
+                self._consumer_metrics.rebalances.value += 1
 
     def _count_offsets(self) -> int:
         return sum(runner.shard.offsets.count for runner in self._shards.runners.values())

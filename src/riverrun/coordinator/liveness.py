@@ -57,6 +57,19 @@ def leave(turn: Turn, group: ClassicGroup, request: LeaveGroupRequest) -> LeaveG
     return LeaveGroupResponse(error_code=ErrorCode.NONE, members=tuple(results))
 
 
+def all_unknown(request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """The response for a group that does not exist."""
+    members = tuple(
+        MemberResponse(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+        )
+        for member in request.members
+    )
+    return LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
+
+
 def _leave_one(turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> None:
     member_id = identity.member_id
     if not member_id:

@@ -32,3 +32,19 @@ def declare_group_gauges(
 ) -> None:
     metrics.gauge("riverrun_groups", "Groups on this node.", groups)
     metrics.gauge("riverrun_group_offsets", "Committed offsets.", offsets)
+
+
+class ConsumerMetrics:
+    """Metrics of groups of the consumer protocol."""
+
+    def __init__(self, metrics: Metrics, *, groups: Callable[[], dict[str, int]]) -> None:
+        """``groups`` returns the number of groups by state."""
+        self.rebalances = metrics.counter(
+            "riverrun_consumer_group_rebalances_total",
+            "Rises of the epoch of groups of the consumer protocol.",
+        )
+        metrics.gauge(
+            "riverrun_consumer_groups",
+            "Groups of the consumer protocol on this node.",
+            lambda: sum(groups().values()),
+        )

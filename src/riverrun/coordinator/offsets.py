@@ -8,7 +8,7 @@ state of a group allows a commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from riverrun.wire.messages.txn_offset_commit_response import (
 )
 
 if TYPE_CHECKING:
+    from riverrun.coordinator.groups.offset_expiry import OffsetExpiry
     from riverrun.coordinator.turn import Turn
     from riverrun.wire.messages.offset_commit_request import (
         OffsetCommitRequest,
@@ -249,12 +250,12 @@ class Offsets:
         )
 
     def delete(
-        self, turn: Turn, group: ClassicGroup, request: OffsetDeleteRequest
+        self, turn: Turn, is_subscribed_to: Callable[[str], bool], request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse:
         """OffsetDelete; refused for topics that the group subscribes to."""
         topics = []
         for topic in request.topics:
-            is_read = group.is_subscribed_to(topic.name)
+            is_read = is_subscribed_to(topic.name)
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
             results = []
             for part in topic.partitions:
@@ -288,7 +289,7 @@ class Offsets:
                     found[group_id, topic, partition] = None
         turn.records += [OffsetRecord(*key, None) for key in found]
 
-    def expire(self, turn: Turn, group: ClassicGroup) -> bool:
+    def expire(self, turn: Turn, group: OffsetExpiry) -> bool:
         """Delete the expired offsets of a group; True if the group has none left."""
         if self.is_in_flight(group.group_id):
             return False
@@ -296,12 +297,12 @@ class Offsets:
         is_all = not self.pending.has_group(group.group_id)
         if known is None:
             return is_all
-        if not _may_expire(group):
+        if not group.may_expire:
             return False
         for topic, partition, value in _each(known):
             if self.pending.has(group.group_id, topic, partition):
                 continue  # its transaction may be committed yet
-            if not group.is_subscribed_to(topic) and _is_expired(turn, group, value):
+            if not group.is_subscribed_to(topic) and group.has_expired(turn, value):
                 turn.records.append(OffsetRecord(group.group_id, topic, partition, None))
             else:
                 is_all = False
@@ -388,22 +389,3 @@ def _each(topics: GroupOffsets) -> Iterator[tuple[str, int, CommittedOffset]]:
     for topic, partitions in topics.items():
         for partition, value in partitions.items():
             yield topic, partition, value
-
-
-def _may_expire(group: ClassicGroup) -> bool:
-    """Offsets expire in empty groups, and for topics that a stable group no longer reads."""
-    if group.protocol_type is None or group.state is GroupState.EMPTY:
-        return True
-    is_known = group.is_consumer and group.topics is not None
-    return is_known and group.state is GroupState.STABLE
-
-
-def _is_expired(turn: Turn, group: ClassicGroup, value: CommittedOffset) -> bool:
-    if value.expire_timestamp_ms is not None:
-        return turn.now_ms >= value.expire_timestamp_ms
-    since = value.commit_timestamp_ms
-    is_empty = group.protocol_type is not None and group.state is GroupState.EMPTY
-    if is_empty and group.state_timestamp_ms is not None:
-        # KIP-211: the clock starts when the last member left.
-        since = group.state_timestamp_ms
-    return turn.now_ms - since >= turn.settings.offsets_retention_ms

@@ -164,6 +164,17 @@ def remove_member(turn: Turn, group: ClassicGroup, member: GroupMember) -> None:
     group.remove(member.member_id)
 
 
+def fail_waiters(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+    """Fail all pending requests of a group."""
+    for member in group.members.values():
+        waiter = group.await_join(member, None)
+        if waiter is not None:
+            turn.reply(waiter, join_error(code, member.member_id))
+        if member.sync_waiter is not None:
+            turn.reply(member.sync_waiter, sync_error(code))
+            member.sync_waiter = None
+
+
 def reply_to_syncs(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
     """Send the assignments, or an error that revokes them, to all waiting members."""
     for member in group.members.values():

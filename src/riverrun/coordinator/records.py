@@ -13,6 +13,12 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from riverrun.coordinator.consumer.records import (
+    CONSUMER_KEYS,
+    ConsumerRecord,
+    decode_consumer,
+    encode_consumer,
+)
 from riverrun.coordinator.log import InTransaction, TransactionEnd
 from riverrun.coordinator.schema.group_metadata_key import GroupMetadataKey
 from riverrun.coordinator.schema.group_metadata_value import GroupMetadataValue, MemberMetadata
@@ -30,6 +36,7 @@ LEGACY_OFFSET_KEY = 0
 OFFSET_KEY = 1
 GROUP_KEY = 2
 GROUP_VERSION = 3
+CONSUMER_VERSION = 0
 TEXT_BYTES_MAX = 2**15 - 1
 
 _SHORT = struct.Struct(">h")
@@ -94,25 +101,28 @@ class OffsetRecord(Struct, frozen=True):
     value: CommittedOffset | None
 
 
-CoordinatorRecord = GroupRecord | OffsetRecord | InTransaction | TransactionEnd
+StoredRecord = GroupRecord | OffsetRecord | ConsumerRecord
+CoordinatorRecord = StoredRecord | InTransaction | TransactionEnd
 
 
 class UnknownKind(Exception):
     """A record type or version that this version does not know; the log keeps it."""
 
 
-def encode(record: GroupRecord | OffsetRecord) -> tuple[bytes, bytes | None]:
+def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
     """(key, value) as Kafka writes them; a tombstone has no value."""
     if isinstance(record, OffsetRecord):
         return (
             offset_key(record.group_id, record.topic, record.partition),
             None if record.value is None else _offset_value(record.value),
         )
+    if not isinstance(record, GroupRecord):
+        return encode_consumer(record)
     key = write_key(GroupMetadataKey(group=record.group_id))
     return key, None if record.value is None else _group_value(record.value)
 
 
-def decode(key: bytes, value: bytes | None) -> GroupRecord | OffsetRecord:
+def decode(key: bytes, value: bytes | None) -> StoredRecord:
     """The record of a key and value. Raises ``UnknownKind``, or ``UnknownRecord`` if malformed."""
     kind = read_int16(key)
     try:
@@ -125,6 +135,10 @@ def decode(key: bytes, value: bytes | None) -> GroupRecord | OffsetRecord:
         if kind == GROUP_KEY:
             group = read_key(GroupMetadataKey, key).group
             return GroupRecord(group, None if value is None else _read_group_value(value))
+        if kind in CONSUMER_KEYS:
+            if value is not None and read_int16(value) != CONSUMER_VERSION:
+                raise UnknownKind(f"version {read_int16(value)} of key type {kind}")
+            return decode_consumer(kind, key, value)
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise UnknownRecord(f"unreadable record with key {key!r}: {error}") from error
     raise UnknownKind(f"key type {kind}")

@@ -112,6 +112,119 @@ class GroupSettings(Settings):
         "appended. Further requests fail with a retriable error.",
     )
 
+    consumer_session_timeout_ms: int = setting(
+        45_000,
+        name="group.consumer.session.timeout.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="The session timeout of members of the consumer protocol (KIP-848).",
+    )
+    consumer_session_timeout_min_ms: int = setting(
+        45_000,
+        name="group.consumer.min.session.timeout.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="The shortest session timeout that a group of the consumer protocol may set.",
+    )
+    consumer_session_timeout_max_ms: int = setting(
+        60_000,
+        name="group.consumer.max.session.timeout.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="The longest session timeout that a group of the consumer protocol may set.",
+    )
+    consumer_heartbeat_interval_ms: int = setting(
+        5000,
+        name="group.consumer.heartbeat.interval.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="How often members of the consumer protocol send heartbeats.",
+    )
+    consumer_heartbeat_interval_min_ms: int = setting(
+        5000,
+        name="group.consumer.min.heartbeat.interval.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="The shortest heartbeat interval that a group of the consumer protocol may set.",
+    )
+    consumer_heartbeat_interval_max_ms: int = setting(
+        15_000,
+        name="group.consumer.max.heartbeat.interval.ms",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="The longest heartbeat interval that a group of the consumer protocol may set.",
+    )
+    consumer_assignment_interval_ms: int = setting(
+        1000,
+        name="group.consumer.assignment.interval.ms",
+        kind=SettingKind.INT,
+        live=True,
+        at_least=0,
+        doc="The shortest time between two target assignments of a group (KIP-1263).",
+    )
+    consumer_assignment_interval_min_ms: int = setting(
+        0,
+        name="group.consumer.min.assignment.interval.ms",
+        kind=SettingKind.INT,
+        at_least=0,
+        doc="The shortest assignment interval that a group may set.",
+    )
+    consumer_assignment_interval_max_ms: int = setting(
+        15_000,
+        name="group.consumer.max.assignment.interval.ms",
+        kind=SettingKind.INT,
+        at_least=0,
+        doc="The longest assignment interval that a group may set.",
+    )
+    consumer_size_max: int = setting(
+        INT_MAX,
+        name="group.consumer.max.size",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="The maximum number of members of a group of the consumer protocol.",
+    )
+    consumer_assignors: tuple[str, ...] = setting(
+        ("uniform", "range"),
+        name="group.consumer.assignors",
+        choices=("uniform", "range"),
+        doc="The server-side assignors. The first one is the default.",
+    )
+    consumer_migration_policy: str = setting(
+        "bidirectional",
+        name="group.consumer.migration.policy",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        doc="Which conversions between classic groups and groups of the consumer protocol are "
+        "allowed while they have members.",
+    )
+    consumer_regex_refresh_interval_ms: int = setting(
+        600_000,
+        name="group.consumer.regex.refresh.interval.ms",
+        kind=SettingKind.INT,
+        at_least=10_000,
+        doc="How often the regular expressions of a group are resolved if no topic changes.",
+    )
+
+    def consumer_value(self, name: str, text: str | None) -> int:
+        """The value of a group's own setting, or of the node's default, within the bounds."""
+        default, least, most = {
+            "session.timeout.ms": (
+                self.consumer_session_timeout_ms,
+                self.consumer_session_timeout_min_ms,
+                self.consumer_session_timeout_max_ms,
+            ),
+            "heartbeat.interval.ms": (
+                self.consumer_heartbeat_interval_ms,
+                self.consumer_heartbeat_interval_min_ms,
+                self.consumer_heartbeat_interval_max_ms,
+            ),
+            "assignment.interval.ms": (
+                self.consumer_assignment_interval_ms,
+                self.consumer_assignment_interval_min_ms,
+                self.consumer_assignment_interval_max_ms,
+            ),
+        }[name]
+        return default if text is None else min(max(int(text), least), most)
+
     @property
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000

@@ -36,6 +36,8 @@ class TurnResults(Protocol):
     replies: list[tuple[Waiter, Any]]
     """A reply is a response, or a ``KafkaError`` for a request that failed."""
     notes: list[Note]
+    is_serial: bool
+    """Whether to write the records in one batch, and to reply after all earlier writes."""
 
     def reply(self, waiter: Waiter, response: Any, /) -> None: ...
 

@@ -205,7 +205,7 @@ class ShardRunner(Generic[S]):
         for note in turn.notes:
             log.info(note.event, **{self._kind.subject: note.subject}, detail=note.detail)
         self._context.carry_out(self, turn)
-        if turn.records:
+        if turn.records or (turn.is_serial and turn.replies and self._task is not None):
             self.shard.sent(turn.records)
             self._queue.put(turn)
             if self._task is None:
@@ -287,7 +287,12 @@ class ShardRunner(Generic[S]):
     def _settle(self, batch: WriteBatch, codes: list[ErrorCode]) -> None:
         """Apply the committed writes, take the refused ones back, and reply."""
         turn = self.turn()
-        for write, refused in zip(batch.writes, codes, strict=True):
+        settled = list(zip(batch.writes, codes, strict=True))
+        lost = [code for write, code in settled if write.is_serial and code is not ErrorCode.NONE]
+        if lost:
+            # Later writes may depend on the one that was refused.
+            settled += [(write, lost[0]) for write in self._queue.take_plain()]
+        for write, refused in settled:
             if refused is ErrorCode.NONE:
                 with state_change:
                     self.shard.committed(turn, write.records)

@@ -12,11 +12,15 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
+from riverrun.coordinator.consumer.catalog import EmptyCatalog, GroupCatalog
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.records import CoordinatorRecord
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.shard_kind import Note, Waiter
 from riverrun.ports.randomness import Randomness
+from riverrun.wire.messages.consumer_group_heartbeat_response import (
+    ConsumerGroupHeartbeatResponse,
+)
 from riverrun.wire.messages.delete_groups_response import DeletableGroupResult
 from riverrun.wire.messages.join_group_response import JoinGroupResponse
 from riverrun.wire.messages.leave_group_response import LeaveGroupResponse
@@ -35,6 +39,7 @@ Response = (
     | OffsetFetchResponseGroup
     | TxnOffsetCommitResponse
     | DeletableGroupResult
+    | ConsumerGroupHeartbeatResponse
     | None
 )
 """The reply to a waiter. None means that all earlier writes are committed or refused."""
@@ -46,6 +51,10 @@ class Timer(IntEnum):
     SESSION = 0
     JOIN = 1
     SYNC = 2
+    REBALANCE = 3
+    """A member of the consumer protocol has to give up partitions."""
+    ASSIGN = 4
+    """The target assignment of a group is due."""
 
 
 TimerKey = tuple[Timer, str, str]
@@ -70,6 +79,9 @@ class Turn(Struct, kw_only=True):
     settings: GroupSettings
     randomness: Randomness
     deadlines: Deadlines[TimerKey]
+    view: GroupCatalog = field(default_factory=EmptyCatalog)
+    is_serial: bool = False
+    """Write the records in one batch, and reply after all earlier writes."""
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[tuple[Waiter, Response]] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -83,6 +95,11 @@ class Turn(Struct, kw_only=True):
 
     def cancel_deadline(self, key: TimerKey) -> None:
         self.deadlines.cancel(key)
+
+    def consumer_setting(self, group_id: str, name: str) -> int:
+        """A setting of groups of the consumer protocol, such as "session.timeout.ms"."""
+        text = self.view.group_config(group_id).get(f"consumer.{name}")
+        return self.settings.consumer_value(name, text)
 
     def note(self, event: str, group_id: str, detail: str = "") -> None:
         self.notes.append(Note(event, group_id, detail))

@@ -2,8 +2,8 @@
 
 Turns that end while an append is running share the next batch, so a thousand committing consumers
 cost a few appends. A turn with too many records for one batch is split over several. Its replies
-are sent with the last one, and only if none was refused. Records of transactions and markers have
-batches of their own, which are appended together.
+are sent with the last one, and only if none was refused. A serial turn is not split.
+Records of transactions and markers have batches of their own, which are appended together.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class QueuedWrite(Struct):
     transaction: ProducerTransaction | TransactionEnd | None = None
     """The transaction that the records belong to, or the marker that ends one."""
     replies: Sequence[tuple[Waiter, Any]] = ()
+    is_serial: bool = False
+    """Whether it depends on all earlier writes."""
 
     def transactional_append(self, leader_epoch: int) -> TransactionalAppend:
         owner = self.transaction
@@ -94,14 +96,13 @@ class WriteQueue(Struct):
     def put(self, turn: TurnResults) -> None:
         """Queue a turn's records and replies. Replies without records wait for earlier writes."""
         outcome = WriteOutcome()
-        write = QueuedWrite([], [], 0, outcome)
+        write = QueuedWrite([], [], 0, outcome, is_serial=turn.is_serial)
         for record in turn.records:
             owner, content = _parted(record)
             key, value = (b"", None) if content is None else self.encode(content)
             size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
-            if write.records and (
-                write.size + size > self.batch_bytes_max or owner != write.transaction
-            ):
+            is_full = write.size + size > self.batch_bytes_max and not turn.is_serial
+            if write.records and (is_full or owner != write.transaction):
                 self.writes.append(write)
                 write = QueuedWrite([], [], 0, outcome)
             write.transaction = owner
@@ -127,6 +128,13 @@ class WriteQueue(Struct):
             size += taken[-1].size
         self.records -= sum(len(write.records) for write in taken)
         return WriteBatch(taken)
+
+    def take_plain(self) -> list[QueuedWrite]:
+        """Remove all writes that belong to no transaction."""
+        taken = [write for write in self.writes if write.transaction is None]
+        self.writes = deque(write for write in self.writes if write.transaction is not None)
+        self.records -= sum(len(write.records) for write in taken)
+        return taken
 
     def clear(self) -> None:
         self.writes.clear()

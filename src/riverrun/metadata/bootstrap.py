@@ -20,6 +20,7 @@ FEATURES: Final = {
     METADATA_VERSION_FEATURE: METADATA_VERSION,  # first: it determines all versions
     "eligible.leader.replicas.version": 1,
     "transaction.version": 2,
+    "group.version": 1,
 }
 
 

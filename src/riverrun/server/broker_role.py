@@ -247,6 +247,11 @@ class BrokerRole:
             self.services.groups.topics_deleted(names)
             for name in names:
                 self.services.topics_traffic.topic_deleted(name)
+        touched = [image.topics_by_id.get(topic_id) for topic_id in delta.changed_topics]
+        gone = [topic.name for topic in delta.deleted_topics.values()]
+        names = [*gone, *(topic.name for topic in touched if topic is not None)]
+        if names:
+            self.services.groups.topics_changed(names)
         if self._is_started and changed:
             for coordinated in self._coordinated:
                 coordinated.follow(replicas)

@@ -8,14 +8,17 @@ it resigns, clients look for the next coordinator.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
 
+from riverrun.coordinator.consumer.catalog import CatalogTopic
 from riverrun.coordinator.coordinators import GroupCoordinators
 from riverrun.coordinator.log import CoordinatorLog, TransactionalAppend
 from riverrun.coordinator.transactions.coordinators import MarkerPort, TransactionCoordinators
+from riverrun.metadata.image import ConfigType, Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import LeaderEpoch, Offset, PartitionIndex, TopicName
+from riverrun.model.ids import LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId, TopicName
 from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.replication.partition import Partition
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from riverrun.server.services import BrokerServices, NodeServices
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 READ_BYTES_MAX: Final = 1024 * 1024
 ACKS_ALL: Final = -1
 
@@ -145,6 +149,41 @@ class CoordinatedTopic:
             )
 
 
+class ImageView:
+    """The newest metadata image, as the group coordinator sees it."""
+
+    def __init__(self, image: Callable[[], Image], node_id: NodeId) -> None:
+        self._image = image
+        self._node = str(node_id)
+
+    @property
+    def version(self) -> int:
+        return self._image().offset
+
+    def topic(self, name: str) -> CatalogTopic | None:
+        return _catalog_topic(self._image().topics_by_name.get(TopicName(name)))
+
+    def topic_by_id(self, topic_id: UUID) -> CatalogTopic | None:
+        return _catalog_topic(self._image().topics_by_id.get(TopicId(topic_id)))
+
+    def topic_names(self) -> Iterable[str]:
+        return self._image().topics_by_name
+
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """The settings of a group, and the one that may be changed for all groups at run time."""
+        image = self._image()
+        own = image.config(ConfigType.GROUP, group_id)
+        for broker in (self._node, ""):
+            text = image.config(ConfigType.BROKER, broker).get(f"group.{ASSIGNMENT_INTERVAL}")
+            if text is not None:
+                return {ASSIGNMENT_INTERVAL: text, **own}
+        return own
+
+
+def _catalog_topic(topic: TopicImage | None) -> CatalogTopic | None:
+    return None if topic is None else CatalogTopic(topic.name, topic.id, len(topic.partitions))
+
+
 def build_groups(node: NodeServices, on_bug: Callable[[BaseException], None]) -> GroupCoordinators:
     settings = node.settings.group
     return GroupCoordinators(
@@ -154,6 +193,7 @@ def build_groups(node: NodeServices, on_bug: Callable[[BaseException], None]) ->
         metrics=node.metrics,
         partitions=lambda: _partition_count(node, OFFSETS_TOPIC, settings.offsets_topic_partitions),
         failed=on_bug,
+        view=ImageView(lambda: node.metadata.current, node.configs.node_id),
     )
 
 

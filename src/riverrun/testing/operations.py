@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from riverrun.client.fetcher import Fetcher
+from riverrun.client.group_description import describe_group_of_any_type
 from riverrun.client.offsets import committed_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
 from riverrun.client.pool import ClusterUnreachable, ConnectionPool, parse_bootstrap
@@ -36,8 +37,6 @@ from riverrun.wire.messages.create_topics_request import (
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from riverrun.wire.messages.delete_topics_response import DeleteTopicsResponse
-from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
-from riverrun.wire.messages.describe_groups_response import DescribeGroupsResponse
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 from riverrun.wire.messages.list_groups_response import ListGroupsResponse
 from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -341,21 +340,16 @@ async def list_groups(pool: ConnectionPool) -> dict[str, ConsumerGroup]:
 
 
 async def _describe(pool: ConnectionPool, name: str) -> ConsumerGroup:
-    response: DescribeGroupsResponse = await pool.group_request(
-        name,
-        ApiKey.DESCRIBE_GROUPS,
-        DescribeGroupsRequest(groups=(name,)),
-        lambda response: ErrorCode(response.groups[0].error_code),
-    )
-    row = response.groups[0]
-    _check(row.error_code, f"group {name}: {row.error_code.name}")
+    row = await describe_group_of_any_type(pool, name)
+    if row is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {name} does not exist")
     committed = await committed_offsets(pool, name)
     existing = await _existing(pool, committed)
     ends = await offsets_at(pool, dict.fromkeys(existing, LATEST))
     return ConsumerGroup(
         name=name,
-        state=row.group_state,
-        members=tuple(sorted(member.member_id for member in row.members)),
+        state=row.state,
+        members=tuple(member.member_id for member in row.members),
         offsets=committed,
         lag=sum(max(0, ends[at] - committed[at]) for at in existing),
     )

@@ -312,6 +312,8 @@ _SERVED: Final = (
     ApiKey.UNREGISTER_BROKER,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.LIST_CONFIG_RESOURCES,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     ApiKey.ADD_RAFT_VOTER,
@@ -362,6 +364,14 @@ _SERVED_BY_CONTROLLERS: Final = (
 
 APIS: Final[Mapping[int, Api]] = MappingProxyType({key: ALL_APIS[key] for key in _SERVED})
 """APIs advertised to clients. ``server/requests/<name>.py`` serves each."""
+
+FEATURE_OF: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: "group.version",
+        ApiKey.CONSUMER_GROUP_DESCRIBE: "group.version",
+    }
+)
+"""APIs that are advertised only while a feature is finalised at 1 or higher."""
 
 CONTROLLER_APIS: Final[Mapping[int, Api]] = MappingProxyType(
     {key: ALL_APIS[key] for key in _SERVED_BY_CONTROLLERS}

@@ -41,8 +41,8 @@ def test_java_admin_client(
         "voters": "[1, 2, 3]",
         "endpoints": "[1, 2, 3]",
         "leads": "true",
-        "features": "[eligible.leader.replicas.version, kraft.version, metadata.version, "
-        "transaction.version]",
+        "features": "[eligible.leader.replicas.version, group.version, kraft.version, "
+        "metadata.version, transaction.version]",
         "directories": "3",
         "again": "TopicExistsException",
         "end": "0",

@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from riverrun.model.errors import ErrorCode
-from riverrun.wire.apis import APIS, ApiKey
+from riverrun.wire.apis import APIS, FEATURE_OF, ApiKey
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
 from tests.server.requests.admin_node import Node
@@ -25,7 +26,17 @@ def test_every_served_api_is_listed_with_its_versions(version: int) -> None:
     assert {one.api_key: (one.min_version, one.max_version) for one in response.api_keys} == {
         key: (0 if key == ApiKey.PRODUCE else api.min_version, api.max_version)
         for key, api in APIS.items()
+        if key not in FEATURE_OF
     }
+
+
+def test_apis_of_a_feature_are_listed_while_it_is_finalised() -> None:
+    node = Node()
+    node.log.current = structs.replace(
+        node.log.current, features={**node.log.current.features, "group.version": 1}
+    )
+    listed = [one.api_key for one in ask(node, 4).api_keys]
+    assert all(key in listed for key in FEATURE_OF)
 
 
 def test_features_are_listed_from_version_3_and_level_0_from_version_4() -> None:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from riverrun.admin.requests import NotFound, alike, ask_each, check, find_topic
 from riverrun.admin.tables import counted
-from riverrun.client.consumer_protocol import NotConsumerProtocol, read_assignment
+from riverrun.client.group_description import (
+    GroupDescription,
+    MemberDescription,
+    describe_group_of_any_type,
+)
 from riverrun.client.offsets import (
     commit_offsets,
     committed_offsets,
@@ -21,11 +25,6 @@ from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.delete_groups_request import DeleteGroupsRequest
 from riverrun.wire.messages.delete_groups_response import DeleteGroupsResponse
-from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
-from riverrun.wire.messages.describe_groups_response import (
-    DescribedGroup,
-    DescribeGroupsResponse,
-)
 from riverrun.wire.messages.list_groups_request import ListGroupsRequest
 from riverrun.wire.messages.list_groups_response import ListGroupsResponse
 from riverrun.wire.messages.offset_delete_request import (
@@ -35,7 +34,6 @@ from riverrun.wire.messages.offset_delete_request import (
 )
 from riverrun.wire.messages.offset_delete_response import OffsetDeleteResponse
 
-DEAD = "Dead"
 EMPTY = "Empty"
 
 
@@ -55,15 +53,6 @@ class ListedRow:
             "protocol_type": self.protocol_type,
             "coordinator": self.coordinator,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +77,14 @@ class OffsetRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     name: str
+    type: str
     state: str
+    epoch: int | None
+    """None for classic groups, as the assignment epoch and the epochs of members."""
+    assignment_epoch: int | None
     assignor: str
     coordinator: int
-    members: tuple[MemberRow, ...]
+    members: tuple[MemberDescription, ...]
     offsets: tuple[OffsetRow, ...]
 
     @property
@@ -101,7 +94,10 @@ class Group:
     def described(self) -> dict[str, object]:
         return {
             "group": self.name,
+            "type": self.type,
             "state": self.state,
+            "epoch": self.epoch,
+            "assignment_epoch": self.assignment_epoch,
             "assignor": self.assignor or None,
             "coordinator": self.coordinator,
             "lag": self.lag,
@@ -111,6 +107,8 @@ class Group:
                     "instance_id": member.instance_id,
                     "client_id": member.client_id,
                     "host": member.host,
+                    "epoch": member.epoch,
+                    "state": member.state,
                     "partitions": [
                         {"topic": at.topic, "partition": at.partition} for at in member.partitions
                     ],
@@ -163,24 +161,18 @@ async def list_all(
 
 async def describe_group(pool: ConnectionPool, name: str) -> Group:
     found = await _find(pool, name)
-    members = tuple(
-        MemberRow(
-            member_id=row.member_id,
-            instance_id=row.group_instance_id,
-            client_id=row.client_id,
-            host=row.client_host.removeprefix("/"),
-            partitions=assigned_partitions(row.member_assignment),
-        )
-        for row in sorted(found.members, key=lambda row: row.member_id)
-    )
+    members = found.members
     owners = {at: member.member_id for member in members for at in member.partitions}
     committed = await committed_positions(pool, name)
     places = sorted({**owners, **committed})
     ends = await _ends(pool, places)
     return Group(
         name=name,
-        state=found.group_state,
-        assignor=found.protocol_data,
+        type=found.type,
+        state=found.state,
+        epoch=found.epoch,
+        assignment_epoch=found.assignment_epoch,
+        assignor=found.assignor,
         coordinator=await pool.coordinator(name),
         members=members,
         offsets=tuple(
@@ -196,28 +188,13 @@ async def describe_group(pool: ConnectionPool, name: str) -> Group:
     )
 
 
-async def _find(pool: ConnectionPool, name: str) -> DescribedGroup:
-    row = await _state_of(pool, name)
+async def _find(pool: ConnectionPool, name: str) -> GroupDescription:
+    row = await describe_group_of_any_type(pool, name)
     if row is None:
         known = [listed.group for listed in await list_all(pool)]
         raise NotFound(
             f"there is no group {name}{alike(name, known)}\n  `riverrun groups list` lists all."
         )
-    return row
-
-
-async def _state_of(pool: ConnectionPool, name: str) -> DescribedGroup | None:
-    """None for an unknown group, which older versions call dead."""
-    answer: DescribeGroupsResponse = await pool.group_request(
-        name,
-        ApiKey.DESCRIBE_GROUPS,
-        DescribeGroupsRequest(groups=(name,)),
-        lambda answer: ErrorCode(answer.groups[0].error_code),
-    )
-    row = answer.groups[0]
-    if row.error_code is ErrorCode.GROUP_ID_NOT_FOUND or row.group_state == DEAD:
-        return None
-    check(row.error_code, row.error_message, f"group {name}")
     return row
 
 
@@ -232,16 +209,6 @@ async def _ends(
             for row in topic.partitions:
                 there[_place(topic.name or "", row.partition_index)] = LATEST
     return await offsets_at(pool, {at: LATEST for at in places if at in there})
-
-
-def assigned_partitions(data: bytes) -> tuple[TopicPartition, ...]:
-    try:
-        assignment = read_assignment(data)
-    except NotConsumerProtocol:
-        return ()
-    return tuple(
-        sorted(_place(topic, index) for topic, indexes in assignment.items() for index in indexes)
-    )
 
 
 async def delete_groups(pool: ConnectionPool, names: Sequence[str]) -> dict[str, KafkaError]:
@@ -367,13 +334,11 @@ async def find_partitions(
 async def refusal_of(pool: ConnectionPool, name: str) -> KafkaError | None:
     """Why the offsets of a group cannot be changed now: only a group without members accepts
     that."""
-    row = await _state_of(pool, name)
-    if row is None or row.group_state == EMPTY:
+    row = await describe_group_of_any_type(pool, name)
+    if row is None or row.state == EMPTY:
         return None
     members = counted(len(row.members), "member")
-    return KafkaError(
-        ErrorCode.NON_EMPTY_GROUP, f"group {name} is {row.group_state} and has {members}"
-    )
+    return KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {name} is {row.state} and has {members}")
 
 
 async def move(pool: ConnectionPool, name: str, moves: Sequence[Move]) -> None:

@@ -10,9 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from riverrun.admin.cluster.replica_lag import CLIENT, ask_offsets, leaders_by_node
-from riverrun.admin.groups.admin import DEAD, ListedRow, assigned_partitions
+from riverrun.admin.groups.admin import ListedRow
 from riverrun.admin.requests import ask_each
 from riverrun.admin.tables import Table
+from riverrun.client.group_description import (
+    CONSUMER_TYPE,
+    DEAD,
+    GroupDescription,
+    from_classic,
+    from_consumer,
+)
 from riverrun.client.offsets import committed_offsets
 from riverrun.client.partitions import LATEST
 from riverrun.client.pool import ConnectionPool
@@ -20,8 +27,8 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.aio import run_together
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from riverrun.wire.messages.describe_groups_request import DescribeGroupsRequest
-from riverrun.wire.messages.describe_groups_response import DescribedGroup
 from riverrun.wire.messages.offset_fetch_request import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -59,7 +66,7 @@ async def summarize(pool: ConnectionPool, listed: Sequence[ListedRow]) -> list[G
     by_node: dict[int, list[str]] = {}
     for row in listed:
         by_node.setdefault(row.coordinator, []).append(row.group)
-    described, fetched = await _described(pool, by_node), await _committed(pool, by_node)
+    described, fetched = await _described(pool, listed), await _committed(pool, by_node)
     places = sorted({at for committed in fetched.values() for at in committed})
     ends = await _ends(pool, places)
     return [
@@ -69,12 +76,12 @@ async def summarize(pool: ConnectionPool, listed: Sequence[ListedRow]) -> list[G
 
 def summary(
     row: ListedRow,
-    described: DescribedGroup | None,
+    described: GroupDescription | None,
     committed: Committed,
     ends: Mapping[TopicPartition, int],
 ) -> GroupSummary:
     members = () if described is None else described.members
-    assigned = [at for member in members for at in assigned_partitions(member.member_assignment)]
+    assigned = [at for member in members for at in member.partitions]
     lags = [max(0, ends[at] - offset) for at, offset in committed.items() if at in ends]
     return GroupSummary(
         row=row,
@@ -86,16 +93,36 @@ def summary(
 
 
 async def _described(
-    pool: ConnectionPool, by_node: Mapping[int, Sequence[str]]
-) -> dict[str, DescribedGroup]:
-    messages = {node: DescribeGroupsRequest(groups=tuple(names)) for node, names in by_node.items()}
-    answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_GROUPS, limit_s=ANSWER_SECONDS_MAX)
-    return {
-        group.group_id: group
+    pool: ConnectionPool, listed: Sequence[ListedRow]
+) -> dict[str, GroupDescription]:
+    classic: dict[int, list[str]] = {}
+    modern: dict[int, list[str]] = {}
+    for row in listed:
+        kind = modern if row.type.lower() == CONSUMER_TYPE else classic
+        kind.setdefault(row.coordinator, []).append(row.group)
+    limit_s = ANSWER_SECONDS_MAX
+    old = {node: DescribeGroupsRequest(groups=tuple(names)) for node, names in classic.items()}
+    answers, _ = await ask_each(pool, old, ApiKey.DESCRIBE_GROUPS, limit_s=limit_s)
+    found = {
+        group.group_id: from_classic(group)
         for answer in answers.values()
         for group in answer.groups
         if group.error_code is ErrorCode.NONE and group.group_state != DEAD
     }
+    new = {
+        node: ConsumerGroupDescribeRequest(
+            group_ids=tuple(names), include_authorized_operations=False
+        )
+        for node, names in modern.items()
+    }
+    answers, _ = await ask_each(pool, new, ApiKey.CONSUMER_GROUP_DESCRIBE, limit_s=limit_s)
+    found |= {
+        group.group_id: from_consumer(group)
+        for answer in answers.values()
+        for group in answer.groups
+        if group.error_code is ErrorCode.NONE
+    }
+    return found
 
 
 async def _committed(
@@ -165,12 +192,12 @@ def groups_table(groups: Sequence[GroupSummary]) -> Table:
         columns=(
             "group", "state", "members", "lag", "topics", "type", "protocol", "coordinator",
         ),
-        wide=("type", "protocol", "coordinator"),
+        wide=("protocol", "coordinator"),
         rows=[
             (
                 group.row.group, group.row.state, group.members, group.lag,
-                ",".join(group.topics) or None,
-                group.row.type, group.row.protocol_type or None, str(group.row.coordinator),
+                ",".join(group.topics) or None, group.row.type,
+                group.row.protocol_type or None, str(group.row.coordinator),
             )
             for group in groups
         ],

@@ -105,7 +105,7 @@ def list_groups(
     """List groups with their state, members, lag and topics.
 
     The lag is the number of records after the committed offsets; - if nothing was committed. --wide
-    adds type, protocol and coordinator.
+    adds protocol and coordinator.
 
     \b
     riverrun groups list
@@ -194,14 +194,17 @@ def _tables_of(group: Group, *, is_terminal: bool) -> list[Table]:
 
     members = Table(
         kind="member",
-        columns=("client", "host", "partitions", "instance", "member"),
-        optional=("instance",),
+        columns=("client", "host", "partitions", "epoch", "state", "instance", "member"),
+        optional=("epoch", "state", "instance"),
         wide=("instance", "member"),
         rows=[
-            (one.client_id, one.host, _in_short(one.partitions), one.instance_id, one.member_id)
+            (
+                one.client_id, one.host, _in_short(one.partitions), one.epoch, one.state,
+                one.instance_id, one.member_id,
+            )
             for one in group.members
         ],
-    )
+    )  # fmt: skip
     clients = {member.member_id: member.client_id for member in group.members}
     offsets = Table(
         kind="partition",
@@ -218,20 +221,30 @@ def _tables_of(group: Group, *, is_terminal: bool) -> list[Table]:
     )  # fmt: skip
     if is_terminal:
         members.title = (
-            f"{group.name}  {group.state}, {counted(len(group.members), 'member')}, "
+            f"{group.name}  {group.type}, {group.state}, {counted(len(group.members), 'member')}, "
             f"lag {group.lag:,}, coordinator {group.coordinator}"
             + (f", {group.assignor}" if group.assignor else "")
+            + ("" if group.epoch is None else f", epoch {group.epoch}")
         )
         return [members, offsets]
     head = Table(
         kind="group",
-        columns=("group", "state", "assignor", "members", "lag", "coordinator"),
+        columns=(
+            "group",
+            "state",
+            "assignor",
+            "members",
+            "lag",
+            "type",
+            "epoch",
+            "coordinator",
+        ),
         wide=("coordinator",),
     )
     head.rows = [
         (
             group.name, group.state, group.assignor or None, len(group.members), group.lag,
-            str(group.coordinator),
+            group.type, group.epoch, str(group.coordinator),
         )
     ]  # fmt: skip
     return [head, members, offsets]

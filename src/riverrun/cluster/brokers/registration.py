@@ -51,6 +51,7 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "kraft.version": (0, 1),
     "eligible.leader.replicas.version": (0, 1),
     "transaction.version": (0, 2),
+    "group.version": (0, 1),
 }
 """Feature levels that this version supports, by name (KIP-584)."""
 

@@ -320,7 +320,7 @@ def _check_texts(configs: Configs, image: Image, kind: ConfigType, name: str, te
         case ConfigType.TOPIC:
             configs.check_topic(texts)
         case ConfigType.GROUP:
-            check_group(texts, image.config(kind, name))
+            check_group(configs, texts, image.config(kind, name))
         case ConfigType.CLIENT_METRICS:
             check_metrics(texts, image.config(kind, name))
         case _:

@@ -79,7 +79,7 @@ def cluster_rows(configs: Configs, image: Image, options: DescribeOptions) -> Ro
     return tuple(rows)
 
 
-def group_rows(image: Image, group: str, options: DescribeOptions) -> Rows:
+def group_rows(configs: Configs, image: Image, group: str, options: DescribeOptions) -> Rows:
     own = image.config(ConfigType.GROUP, group)
     rows = []
     for name in options.select(GROUP_SETTINGS):
@@ -87,7 +87,9 @@ def group_rows(image: Image, group: str, options: DescribeOptions) -> Rows:
         setting = declared.setting
         default = render(setting, setting.default)
         synonyms: Synonyms = (_synonym(declared.node or name, default, ConfigSource.DEFAULT),)
-        value: str | None = default
+        if declared.node in configs.node:
+            synonyms = _node_synonyms(configs, image, declared.node)
+        value: str | None = synonyms[0].value
         if name in own:
             value = _normal(setting, name, own[name])
             synonyms = (_synonym(name, value, ConfigSource.GROUP), *synonyms)

@@ -1,8 +1,9 @@
 """Settings of groups and of client metrics subscriptions, which exist only in the metadata.
 
-The new group protocols and client telemetry are not implemented, so nothing acts on these settings.
-They are described with Kafka's defaults. A change is validated as by Kafka and then refused: a
-setting must not be stored without effect. Stored ones can be deleted.
+The group coordinator reads those of the consumer protocol (KIP-848). Share and streams groups and
+client telemetry are not implemented, so nothing acts on their settings. They are described with
+Kafka's defaults. A change of them is validated as by Kafka and then refused: a setting must not be
+stored without effect. Stored ones can be deleted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.configs.values import BadValue, check_texts, parse
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.settings import Setting, SettingKind, Value
@@ -123,8 +125,14 @@ METRICS_SETTINGS: Final[Mapping[str, Setting]] = {
 METRICS_INTERVAL_MS: Final = (100, 3_600_000)
 
 
-def check_group(texts: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Validate and refuse changed settings of a group; raises INVALID_CONFIG."""
+SUPPORTED_PREFIX: Final = "consumer."
+
+
+def check_group(configs: Configs, texts: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Validate the settings of a group, and refuse changes without effect.
+
+    Raises INVALID_CONFIG.
+    """
     for name in texts:
         if name not in GROUP_SETTINGS:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
@@ -133,23 +141,29 @@ def check_group(texts: Mapping[str, str], current: Mapping[str, str]) -> None:
     except BadValue as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
     for name, value in values.items():
-        _check_bounds(GROUP_SETTINGS[name], value)
-    _refuse_changes(texts, current, "the group protocols that use it (KIP-848, KIP-932, KIP-1071)")
+        _check_bounds(configs, GROUP_SETTINGS[name], value)
+    others = {name: text for name, text in texts.items() if not name.startswith(SUPPORTED_PREFIX)}
+    _refuse_changes(others, current, "the group protocols that use it (KIP-932, KIP-1071)")
 
 
-def _check_bounds(declared: ResourceSetting, value: Value) -> None:
+def _check_bounds(configs: Configs, declared: ResourceSetting, value: Value) -> None:
     if not isinstance(value, int):
         return
     name = declared.setting.name
-    if declared.least is not None and value < declared.least[1]:
+    if declared.least is not None and value < _bound(configs, *declared.least):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"{name} must be greater than or equal to {declared.least[0]}",
         )
-    if declared.most is not None and value > declared.most[1]:
+    if declared.most is not None and value > _bound(configs, *declared.most):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {declared.most[0]}"
         )
+
+
+def _bound(configs: Configs, name: str, default: int) -> int:
+    """The node's setting, or Kafka's default if this version does not have the setting."""
+    return configs.static_int(name) if name in configs.node else default
 
 
 def _refuse_changes(texts: Mapping[str, str], current: Mapping[str, str], feature: str) -> None:

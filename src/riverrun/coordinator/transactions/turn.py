@@ -90,6 +90,7 @@ class TransactionTurn(Struct, kw_only=True):
     records: list[TransactionLogRecord] = field(default_factory=list)
     replies: list[tuple[Waiter, TransactionReply | KafkaError]] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    is_serial: bool = False
     markers: list[EndMarkers] = field(default_factory=list)
     """Markers to send now: their Prepare records are committed."""
     ended: list[bool] = field(default_factory=list)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from riverrun.wire.apis import KNOWN_APIS
 
 if TYPE_CHECKING:
-    from riverrun.coordinator.group import ClassicGroup
+    from riverrun.coordinator.coordinators import GroupClient
     from riverrun.ports.clock import Clock
     from riverrun.server.network.connection import ClientConnection
     from riverrun.server.network.listener import ConnectionActivity, Listener
@@ -119,14 +119,12 @@ def _names(connection: ClientConnection) -> Iterator[str]:
     yield " ".join(connection.software)
 
 
-def described_members(groups: Iterable[ClassicGroup]) -> tuple[DescribedMember, ...]:
+def described_members(clients: Iterable[GroupClient]) -> tuple[DescribedMember, ...]:
     """The members of groups, without those that only differ in their member id."""
     found: dict[DescribedMember, None] = {}
-    for group in groups:
-        for member in group.members.values():
-            if len(found) >= MEMBERS_MAX:
-                return tuple(found)
-            host = member.client_host.removeprefix("/")
-            described = DescribedMember(group=group.group_id, client_id=member.client_id, host=host)
-            found[described] = None
+    for one in clients:
+        if len(found) >= MEMBERS_MAX:
+            break
+        host = one.client_host.removeprefix("/")
+        found[DescribedMember(group=one.group_id, client_id=one.client_id, host=host)] = None
     return tuple(found)

@@ -4,6 +4,7 @@ Versions 0 to 4:
 
 * v3: name and version of the client software (KIP-511). The router responds to unknown versions in
   the form of v0.
+* APIs of a feature that is not finalised are left out.
 * v4: features whose lowest level is 0 (KIP-1022). Older clients reject them.
 """
 
@@ -19,7 +20,7 @@ from riverrun.metadata.quorum import KRAFT_VERSION
 from riverrun.model.errors import ErrorCode
 from riverrun.server.dispatch.context import CONTROLLER, RequestContext
 from riverrun.server.services import BrokerServices, NodeServices
-from riverrun.wire.apis import APIS, CONTROLLER_APIS, Api, ApiKey
+from riverrun.wire.apis import APIS, CONTROLLER_APIS, FEATURE_OF, Api, ApiKey
 from riverrun.wire.codec import encode_response
 from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
 from riverrun.wire.messages.api_versions_response import (
@@ -61,6 +62,7 @@ def _encoded(version: int, image: Image, apis: Mapping[int, Api]) -> bytes:
                 max_version=api.max_version,
             )
             for api in apis.values()
+            if api.key not in FEATURE_OF or image.features.get(FEATURE_OF[api.key], 0) > 0
         ),
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -128,7 +128,7 @@ def _rows(
         case ConfigType.GROUP:
             if not name:
                 raise _invalid("Group name must not be empty")
-            return config_rows.group_rows(image, name, options)
+            return config_rows.group_rows(services.configs, image, name, options)
         case ConfigType.PLAN:
             rows = config_rows.plan_rows(image, name, options)
             if rows is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from riverrun.coordinator.shard import described_error
+from riverrun.coordinator.groups.description import described_error
 from riverrun.model.errors import ErrorCode
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext

@@ -156,7 +156,7 @@ def _check(query: HistoryQuery, known: Sequence[str]) -> None:
 
 def _connections(services: BrokerServices, query: ConnectionQuery) -> ConnectionList:
     if query.members:
-        members = described_members(services.groups.loaded_groups())
+        members = described_members(services.groups.loaded_clients())
         return ConnectionList(items=(), total=0, members=members)
     limit = max(0, min(query.limit, CONNECTIONS_MAX))
     return services.facts.connections.described(query.q, limit)

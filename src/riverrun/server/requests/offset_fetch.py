@@ -116,11 +116,12 @@ async def _fetch(
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         unknown += [_failed_topic(topic, code) for topic in hidden]
         topics = [topic for topic in topics if topic not in hidden]
+    member = (group.member_id, group.member_epoch)
     try:
         if request.require_stable:
-            found = await services.groups.fetch_stable_offsets(group.group_id, topics)
+            found = await services.groups.fetch_stable_offsets(group.group_id, topics, member)
         else:
-            found = services.groups.fetch_offsets(group.group_id, topics)
+            found = services.groups.fetch_offsets(group.group_id, topics, member)
     except KafkaError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:

@@ -97,6 +97,7 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
     ApiKey.HEARTBEAT: _READ_GROUP,
     ApiKey.LEAVE_GROUP: _READ_GROUP,
     ApiKey.OFFSET_COMMIT: _READ_GROUP,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _READ_GROUP,
     ApiKey.OFFSET_DELETE: RequiredRight(AclOperation.DELETE, ResourceType.GROUP, "group_id"),
     # Transactions
     ApiKey.ADD_OFFSETS_TO_TXN: _WRITE_ID,

@@ -9,12 +9,12 @@ from msgspec import Struct
 from riverrun.admin.groups.admin import (
     Group,
     ListedRow,
-    MemberRow,
     OffsetRow,
     describe_group,
     list_all,
 )
 from riverrun.admin.requests import ask_each
+from riverrun.client.group_description import MemberDescription
 from riverrun.console.api.v3.frame import (
     V3Link,
     V3List,
@@ -191,7 +191,7 @@ async def get_consumer(request: V3Request) -> V3Consumer:
     return _consumer(request, group, member)
 
 
-async def _member(request: V3Request) -> tuple[Group, MemberRow]:
+async def _member(request: V3Request) -> tuple[Group, MemberDescription]:
     group, wanted = await _group(request), request.params["consumer_id"]
     for member in group.members:
         if member.member_id == wanted:
@@ -199,7 +199,7 @@ async def _member(request: V3Request) -> tuple[Group, MemberRow]:
     raise not_found(f"Consumer {wanted} cannot be found in group {group.name}.")
 
 
-def _consumer(request: V3Request, group: Group, member: MemberRow) -> V3Consumer:
+def _consumer(request: V3Request, group: Group, member: MemberDescription) -> V3Consumer:
     place = ("consumer-groups", group.name, "consumers", member.member_id)
     name = f"/consumer-group={group.name}/consumer={member.member_id}"
     return V3Consumer(
@@ -230,7 +230,7 @@ async def get_assignment(request: V3Request) -> V3Assignment:
 
 
 def _assignment(
-    request: V3Request, group: Group, member: MemberRow, at: TopicPartition
+    request: V3Request, group: Group, member: MemberDescription, at: TopicPartition
 ) -> V3Assignment:
     of_group = ("consumer-groups", group.name)
     where = (at.topic, "partitions", at.partition)

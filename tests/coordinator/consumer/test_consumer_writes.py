@@ -1,0 +1,177 @@
+"""Records of the consumer protocol in the log: encoding, batches, and writes that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverrun.coordinator.consumer.records import (
+    ClassicSupport,
+    ConsumerEpochRecord,
+    ConsumerMemberRecord,
+    CurrentAssignment,
+    CurrentRecord,
+    GroupEpoch,
+    MemberDetails,
+    MemberPhase,
+    RegexRecord,
+    ResolvedRegex,
+    TargetEpoch,
+    TargetEpochRecord,
+    TargetRecord,
+)
+from riverrun.coordinator.records import decode, encode
+from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from tests.coordinator.consumer.members import FakeCluster
+from tests.coordinator.fakes import Node, run
+from tests.coordinator.shard_driver import GROUP, caller, commit
+
+TEXTS = st.text(max_size=8)
+EPOCHS = st.integers(-2, 2**31 - 1)
+SLOTS = st.tuples(st.integers(1, 3).map(lambda number: uuid.UUID(int=number)), st.integers(0, 9))
+HELD = st.dictionaries(SLOTS, EPOCHS, max_size=6)
+DETAILS = st.builds(
+    MemberDetails,
+    instance_id=st.none() | TEXTS,
+    rack_id=st.none() | TEXTS,
+    client_id=TEXTS,
+    client_host=TEXTS,
+    topics=st.lists(TEXTS, max_size=3).map(tuple),
+    regex=st.none() | st.text(min_size=1, max_size=8),
+    rebalance_timeout_ms=EPOCHS,
+    assignor=st.none() | TEXTS,
+    classic=st.none()
+    | st.builds(
+        ClassicSupport,
+        EPOCHS,
+        st.lists(st.tuples(TEXTS, st.binary(max_size=4)), max_size=2).map(tuple),
+    ),
+)
+CURRENT = st.builds(
+    CurrentAssignment,
+    epoch=EPOCHS,
+    previous_epoch=EPOCHS,
+    phase=st.sampled_from([MemberPhase.STABLE, MemberPhase.UNREVOKED, MemberPhase.UNRELEASED]),
+    assigned=HELD,
+    revoking=HELD,
+)
+RECORDS = st.one_of(
+    st.builds(
+        ConsumerEpochRecord,
+        TEXTS,
+        st.none() | st.builds(GroupEpoch, EPOCHS, st.integers(-(2**63), 2**63 - 1)),
+    ),
+    st.builds(ConsumerMemberRecord, TEXTS, TEXTS, st.none() | DETAILS),
+    st.builds(
+        TargetEpochRecord, TEXTS, st.none() | st.builds(TargetEpoch, EPOCHS, st.integers(0, 2**60))
+    ),
+    st.builds(
+        TargetRecord,
+        TEXTS,
+        TEXTS,
+        st.none()
+        | st.lists(SLOTS, unique=True, max_size=6).map(lambda slots: tuple(sorted(slots))),
+    ),
+    st.builds(CurrentRecord, TEXTS, TEXTS, st.none() | CURRENT),
+    st.builds(
+        RegexRecord,
+        TEXTS,
+        TEXTS,
+        st.none()
+        | st.builds(
+            ResolvedRegex,
+            st.lists(TEXTS, max_size=3).map(tuple),
+            st.integers(0, 2**60),
+            st.integers(0, 2**60),
+        ),
+    ),
+)
+
+
+@given(RECORDS)
+def test_records_are_read_as_they_were_written(record: Any) -> None:
+    assert decode(*encode(record)) == record
+
+
+def join(node: Node, name: str) -> Awaitable[Any]:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=GROUP,
+        member_id=name,
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=("orders",),
+        topic_partitions=(),
+    )
+    return node.groups.consumer_group_heartbeat(caller(name, 1), request, lambda _name: True)
+
+
+async def outcome(waiting: Awaitable[Any]) -> ErrorCode:
+    try:
+        code = (await waiting).error_code
+    except KafkaError as error:
+        return error.code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def test_a_refused_write_takes_the_writes_that_build_on_it_with_it() -> None:
+    async def main() -> None:
+        async with Node(view=FakeCluster(orders=4)) as node:
+            assert await outcome(join(node, "a")) is ErrorCode.NONE
+            node.log.is_open.clear()
+            first = asyncio.ensure_future(outcome(join(node, "b")))
+            await asyncio.sleep(0.1)
+            second = asyncio.ensure_future(outcome(join(node, "c")))
+            await asyncio.sleep(0.1)
+            node.log.error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            node.log.is_open.set()
+            assert await first is await second is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            node.log.error = None
+            found = node.groups.describe_consumer_group(GROUP)
+            assert (found.group_epoch, [one.member_id for one in found.members]) == (1, ["a"])
+            assert await outcome(join(node, "c")) is ErrorCode.NONE
+
+    run(main())
+
+
+def test_an_unknown_outcome_loads_the_group_from_the_log() -> None:
+    async def main() -> None:
+        async with Node(view=FakeCluster(orders=4)) as node:
+            await outcome(join(node, "a"))
+            node.log.error = OSError(28, "No space left")
+            assert await outcome(join(node, "b")) is ErrorCode.NOT_COORDINATOR
+            node.log.error = None
+            await asyncio.sleep(2)
+            found = node.groups.describe_consumer_group(GROUP)
+            assert [one.member_id for one in found.members] == ["a"]
+
+    run(main())
+
+
+def test_the_records_of_a_change_are_one_batch() -> None:
+    async def main() -> None:
+        cluster = FakeCluster(orders=2000)
+        async with Node(view=cluster, group_coordinator_batch_max_bytes="1024") as node:
+            assert await outcome(join(node, "a")) is ErrorCode.NONE
+            assert len(node.log.batches) == 1
+
+    run(main())
+
+
+def test_commits_of_a_member_follow_its_join_in_the_same_batch() -> None:
+    async def main() -> None:
+        async with Node(view=FakeCluster(orders=4)) as node:
+            waiting = asyncio.ensure_future(outcome(join(node, "a")))
+            await asyncio.sleep(0)
+            request = commit(5, member="a", generation=1)
+            response = await node.groups.commit_offsets(caller("a", 9), request)
+            assert response.topics[0].partitions[0].error_code is ErrorCode.NONE
+            assert await waiting is ErrorCode.NONE
+
+    run(main())

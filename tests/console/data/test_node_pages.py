@@ -40,6 +40,26 @@ def test_history_has_points_of_the_cluster_a_node_and_a_topic(rest: Caller, topi
     assert day["step_ms"] == 60_000
 
 
+def test_history_has_the_lag_of_a_group(node: Riverrun, rest: Caller, topic: str) -> None:
+    send = {"records": [{"value": "x", "partition": 0}] * 10}
+    rest.call("POST", f"topics/{topic}/messages", send)
+    group = f"{topic}-group"
+    with consumer(node.bootstrap, group, enable_auto_commit=False) as reader:
+        reader.subscribe([topic])
+        message = reader.poll(30)
+        assert message is not None
+        reader.commit(message=message, asynchronous=False)
+
+        def points(name: str) -> list[list[float]]:
+            found = rest.get(f"history?minutes=5&group={group}&series={name}")
+            series: list[list[float]] = found["series"][name]["points"]
+            return series
+
+        until(lambda: points("lag"), seconds=HISTORY_SECONDS_MAX, what="the lag is measured")
+        assert points("lag")[-1][1] == 9
+        assert points("lag_seconds")[-1][1] >= 0
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -6,7 +6,7 @@ import pytest
 
 from riverrun.chaos.transactions.java_chain import java_command
 from riverrun.cli.benchmark.peers import PeerUnavailable
-from tests.peers import find_jdk, find_kafka, need
+from tests.peers import find_jdk, need
 
 
 def test_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,6 @@ def test_missing_kafka_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_command_names_the_jars_and_the_program() -> None:
     need(find_jdk)
-    jars = need(find_kafka)
     *_, classpath, program = java_command()
-    assert classpath == f"{jars}/*"
+    assert list(Path(classpath).parent.glob("kafka-clients-*.jar"))
     assert Path(program).name == "JavaChain.java" and Path(program).is_file()

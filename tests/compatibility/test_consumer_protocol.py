@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.processes import Server
 

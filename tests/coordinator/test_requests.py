@@ -115,7 +115,7 @@ class Server:
 
 def serve(driver: Callable[[Server], Awaitable[None]], **texts: str) -> None:
     async def main() -> None:
-        async with Node(None, **texts) as node:
+        async with Node(None, None, **texts) as node:
             await driver(Server(node))
 
     run(main())

@@ -292,20 +292,26 @@ def test_loss_marker_stays_until_the_loss_is_reported() -> None:
     run(machine.clock, story)
 
 
+async def restarted_without_a_log(machine: Machine) -> LogDirectory:
+    """A directory whose checkpoints name a log that is gone."""
+    manager, directory = await restarted(machine)
+    log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
+    log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
+    await manager.stop()
+    machine.kill()
+    path = f"{DATA}/{PARTITION}"
+    for name in machine.files.list_directory(path):
+        machine.files.unlink(f"{path}/{name}")
+    machine.files.remove_directory(path)
+    _, directory = await restarted(machine)
+    return directory
+
+
 def test_log_without_its_directory_is_created_as_corrupt() -> None:
     machine = Machine()
 
     async def story(_loop: VirtualLoop) -> None:
-        manager, directory = await restarted(machine)
-        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
-        log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
-        await manager.stop()
-        machine.kill()
-        path = f"{DATA}/{PARTITION}"
-        for name in machine.files.list_directory(path):
-            machine.files.unlink(f"{path}/{name}")
-        machine.files.remove_directory(path)
-        _, directory = await restarted(machine)
+        directory = await restarted_without_a_log(machine)
         assert directory.is_missing(PARTITION)
         log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
         assert log.is_corrupt
@@ -322,16 +328,7 @@ def test_log_that_moved_away_before_a_crash_is_not_missing(is_ours: bool) -> Non
     machine = Machine()
 
     async def story(_loop: VirtualLoop) -> None:
-        manager, directory = await restarted(machine)
-        log = directory.create(PARTITION, TOPIC_ID, SETTINGS)
-        log.append_as_leader(batch(b"value"), leader_epoch=EPOCH, now_ms=NOW_MS)
-        await manager.stop()
-        machine.kill()
-        path = f"{DATA}/{PARTITION}"
-        for name in machine.files.list_directory(path):
-            machine.files.unlink(f"{path}/{name}")
-        machine.files.remove_directory(path)
-        _, directory = await restarted(machine)
+        directory = await restarted_without_a_log(machine)
         directory.forget_missing(lambda partition: is_ours and partition == PARTITION)
         assert directory.is_missing(PARTITION) is is_ours
         assert directory.create(PARTITION, TOPIC_ID, SETTINGS).is_corrupt is is_ours

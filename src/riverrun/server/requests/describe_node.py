@@ -45,6 +45,7 @@ ReadSeries = Callable[[str, HistoryWindow], list[float | None]]
 
 CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
 QUERY_BYTES_MAX: Final = 64 * 1024
+STEP_SECONDS_MAX: Final = 3600
 
 
 class HistoryQuery(Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ def _query(request: DescribeNodeRequest, kind: type[Query]) -> Query:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The query is too long.")
     try:
         return msgspec.json.decode(request.query or "{}", type=kind)
-    except msgspec.DecodeError as error:  # includes ValidationError
+    except (msgspec.DecodeError, RecursionError) as error:  # includes ValidationError
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The query is invalid: {error}.") from None
 
 
@@ -134,7 +135,7 @@ async def _history(
     is_of_node = query.topic is None and query.group is None
     window = history.window(query.minutes, query.step_seconds, is_of_node=is_of_node)
     found: dict[str, list[float | None]] = {}
-    for name in query.series or known:
+    for name in dict.fromkeys(query.series or known):
         if values := read(name, window):
             found[name] = values
         await asyncio.sleep(0)  # a day of one series takes some milliseconds
@@ -152,6 +153,11 @@ def _check(query: HistoryQuery, known: Sequence[str]) -> None:
         )
     if not 1 <= query.minutes <= MINUTES_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"minutes must be from 1 to {MINUTES_MAX}.")
+    # A step takes memory for all of its values, so it must not be longer than the history.
+    if query.step_seconds is not None and not 1 <= query.step_seconds <= STEP_SECONDS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"step_seconds must be from 1 to {STEP_SECONDS_MAX}."
+        )
 
 
 def _connections(services: BrokerServices, query: ConnectionQuery) -> ConnectionList:

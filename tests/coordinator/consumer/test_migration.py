@@ -144,6 +144,18 @@ def test_without_downgrades_classic_members_stay_in_the_group() -> None:
     assert rejoin(first)
 
 
+def test_a_classic_join_does_not_resolve_expressions_with_more_rights() -> None:
+    driver, first, _ = classic_pair()
+    modern = driver.client("c", regex="hidden|orders")
+    modern.topics = ()
+    modern.join()
+    driver.wait(2)
+    driver.change_topic("hidden", 1)
+    first.heartbeat()
+    first.join()
+    assert driver.consumers.regexes["hidden|orders"].topics == ("orders",)
+
+
 def test_groups_of_other_protocols_and_assignors_are_not_upgraded() -> None:
     driver = ConsumerDriver(FakeCluster(orders=4))
     worker = driver.member("w", protocol_type="connect")

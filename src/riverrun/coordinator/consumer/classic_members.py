@@ -81,7 +81,7 @@ def join_classic(
         classic=ClassicSupport(request.session_timeout_ms, protocols_of(request)),
     )
     owned = slots_of(turn.view, subscription.owned)
-    member = update_member(turn, group, member_id, details, owned, lambda _name: True)
+    member = update_member(turn, group, member_id, details, owned, visible=None)
     restart_member_session(turn, group, member)
     turn.cancel_deadline(timer_key(Timer.JOIN, group, member_id))
     turn.set_deadline(timer_key(Timer.SYNC, group, member_id), details.rebalance_timeout_ms)

@@ -225,9 +225,10 @@ def update_member(
     member_id: str,
     details: MemberDetails,
     owned: Iterable[TopicSlot] | None,
-    visible: Visible,
+    visible: Visible | None,
 ) -> EpochMember:
-    """Store a member's details, then move the group and the member as far as possible."""
+    """Store a member's details, then move the group and the member as far as possible. Regular
+    expressions are resolved with the rights of the client; ``visible`` is None if unknown."""
     known = group.members.get(member_id)
     old = MemberDetails() if known is None else known.details
     if known is None or details != old:
@@ -236,7 +237,7 @@ def update_member(
     is_changed = details.topics != old.topics or details.regex != old.regex
     if old.regex and old.regex not in group.subscribed_regexes():
         emit(turn, group, RegexRecord(group.group_id, old.regex, None))
-    is_resolved = _resolve(turn, group, visible)
+    is_resolved = visible is not None and _resolve(turn, group, visible)
     bump(turn, group, is_changed=is_changed or is_resolved or group.epoch == 0)
     assign(turn, group)
     advance(turn, group, member, owned, is_subscription_changed=is_changed or is_resolved)

@@ -318,9 +318,12 @@ class Actor:
         }
         try:
             turn = self.driver.turn()
-            return self.driver.shard.heartbeat(turn, HeartbeatRequest(**values)).error_code
+            response = self.driver.shard.heartbeat(turn, HeartbeatRequest(**values))
         except KafkaError as error:
+            assert not turn.records, "a refused request writes nothing"
             return error.code
+        self.driver.finish(turn)
+        return response.error_code
 
     def leave(self) -> ErrorCode:
         return leave(self.driver, self.id, self.instance)[0]

@@ -26,6 +26,7 @@ from riverrun.coordinator.shard_kind import ShardKind, ShardLimits
 from riverrun.coordinator.shard_runner import ShardRunner
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
+from riverrun.model.invariants import state_change
 from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
@@ -212,7 +213,13 @@ class GroupCoordinators:
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         runner = self.runner_of(request.group_id)
-        return runner.shard.heartbeat(runner.turn(), request)
+        turn = runner.turn()
+        with state_change:
+            response = runner.shard.heartbeat(turn, request)
+            if turn.records:
+                # The response does not depend on them: a repeated heartbeat emits them again.
+                runner.finish(turn)
+        return response
 
     def leave_group(self, request: LeaveGroupRequest) -> Awaitable[LeaveGroupResponse]:
         runner = self.runner_of(request.group_id)

@@ -144,6 +144,22 @@ def test_without_downgrades_classic_members_stay_in_the_group() -> None:
     assert rejoin(first)
 
 
+def test_classic_members_alone_take_over_the_partitions_of_the_last_modern_one() -> None:
+    driver, first, second = classic_pair(group_consumer_migration_policy="upgrade")
+    modern = driver.client("c")
+    modern.join()
+    rejoin(first)
+    rejoin(second)
+    modern.beat()
+    assert modern.indexes
+    modern.leave()
+    assert sorted(rejoin(first) + rejoin(second)) == [0, 1, 2, 3]
+    driver.change_topic("orders", 6)
+    assert sorted(rejoin(first) + rejoin(second)) == [0, 1, 2, 3, 4, 5]
+    driver.restart()
+    assert first.heartbeat() is second.heartbeat() is ErrorCode.NONE
+
+
 def test_a_classic_join_does_not_resolve_expressions_with_more_rights() -> None:
     driver, first, _ = classic_pair()
     modern = driver.client("c", regex="hidden|orders")

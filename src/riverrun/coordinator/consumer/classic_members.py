@@ -19,6 +19,8 @@ from riverrun.client.consumer_protocol import (
 )
 from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.emission import (
+    assign,
+    bump,
     restart_member_session,
     timer_key,
 )
@@ -164,10 +166,15 @@ def names_of(view: GroupCatalog, slots: Iterable[TopicSlot]) -> dict[str, tuple[
 
 
 def heartbeat_classic(turn: Turn, group: EpochGroup, request: HeartbeatRequest) -> ErrorCode:
-    """Extend the session. REBALANCE_IN_PROGRESS tells the member to rejoin."""
+    """Extend the session. REBALANCE_IN_PROGRESS tells the member to rejoin.
+
+    If only classic members are left, their heartbeats must notice changes of the group.
+    """
     member = _check_classic(group, request.member_id, request.group_instance_id)
     _check_generation(member, request.generation_id)
     restart_member_session(turn, group, member)
+    bump(turn, group, is_changed=False)
+    assign(turn, group)
     phase = member.current.phase
     has_work = phase is MemberPhase.UNREVOKED or (
         phase is MemberPhase.UNRELEASED and _has_free_partition(group, member)

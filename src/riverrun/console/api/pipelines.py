@@ -25,6 +25,7 @@ SILENT_MS_MAX: Final = 30_000
 COMMAND_SUFFIX: Final = "!command"
 STOPPED: Final = "stopped"
 """The console has stopped the queries, and the process waits."""
+LINKS: Final = ("http://", "https://")
 ENDED: Final = ("ended", "failed", "dead")
 
 
@@ -194,6 +195,8 @@ def read_pipeline(record: StateRecord, now_ms: int) -> PublishedPipeline | None:
         found = msgspec.json.decode(record.value, type=PublishedPipeline)
     except msgspec.DecodeError:
         return None  # written by another program, or by a later version
+    if found.spark_ui is not None and not found.spark_ui.startswith(LINKS):
+        found.spark_ui = None  # a link to a script, for example
     if found.state not in ENDED and now_ms - record.timestamp_ms > SILENT_MS_MAX:
         found.state = "dead"
     return found

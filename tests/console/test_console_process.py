@@ -16,7 +16,9 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
+from riverrun.console.__main__ import log_to_stderr
 from riverrun.ports.metrics import Metrics
 from riverrun.server.network.console_relay import (
     PLAIN_SOCKET,
@@ -67,6 +69,17 @@ def node(tmp_path: Path) -> Iterator[Riverrun]:
 
 def get(node: Riverrun, path: str, **headers: str) -> httpx.Response:
     return httpx.get(f"http://{node.http}{path}", headers=headers, timeout=SECONDS_MAX)
+
+
+def test_the_log_does_not_go_to_the_pipe_of_the_node(capsys: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    try:
+        log_to_stderr()
+        structlog.get_logger("riverrun.console").warning("a warning")
+    finally:
+        structlog.configure(**before)
+    written = capsys.readouterr()
+    assert not written.out and "a warning" in written.err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import os
 import sys
 
 import msgspec
+import structlog
 
 from riverrun.console.app import ConsoleSettings
 from riverrun.console.server import IDLE_SECONDS_MAX, NICENESS, ServerLimits, run_on_socket
@@ -21,9 +22,16 @@ def main() -> None:
     parser.add_argument("--idle-seconds-max", type=float, default=IDLE_SECONDS_MAX)
     arguments = parser.parse_args()
     os.nice(NICENESS)
+    log_to_stderr()
     settings = msgspec.json.decode(_first_line(), type=ConsoleSettings)
     limits = ServerLimits(idle_seconds_max=arguments.idle_seconds_max)
     run_on_socket(settings, arguments.socket, limits)
+
+
+def log_to_stderr() -> None:
+    """The node reads one line of our standard output, so a log there would fill the pipe, and then
+    block. Standard error is that of the node."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def _first_line() -> bytes:

@@ -185,6 +185,22 @@ def test_writes_of_other_sites_are_refused(headers: dict[str, str], is_refused: 
     assert response.status_code == (403 if is_refused else 200)
 
 
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b'{"user": "a", "password": "' + b"x" * 300_000 + b'"}', 413),
+        (b'{"other": ' + b"[" * 30_000 + b"]" * 30_000 + b"}", 400),
+    ],
+)
+def test_a_login_with_a_large_or_deep_body_is_refused(content: bytes, status: int) -> None:
+    assert ask("POST", "/api/v1/session", content=content).status_code == status
+
+
+@pytest.mark.parametrize("name", ["a%00b.js", "a" * 5000 + ".js", "%2e%2e/app.py"])
+def test_files_with_impossible_names_do_not_exist(name: str) -> None:
+    assert ask("GET", f"/static/1/{name}").status_code == 404
+
+
 def test_reads_of_other_sites_get_no_permission_to_read() -> None:
     response = ask("GET", "/api/v1/session", headers={"Origin": "http://evil.example"})
     assert "access-control-allow-origin" not in response.headers

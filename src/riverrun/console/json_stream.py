@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 OBJECT_BYTES_MAX: Final = 16 * 1024 * 1024
+DEPTH_MAX: Final = 500
+"""Decoders are recursive."""
 _OUTSIDE: Final = re.compile(rb'["{}\[\]]')
 _INSIDE: Final = re.compile(rb'["\\]')
 _SPACE: Final = b" \t\r\n"
@@ -70,6 +72,8 @@ class JsonSplitter:
                 self._is_text = True
             elif sign in _OPENING:
                 self._depth += 1
+                if self._depth > DEPTH_MAX:
+                    raise JsonStreamInvalid(f"a record is nested more than {DEPTH_MAX} deep")
             elif sign in _CLOSING:
                 self._depth -= 1
                 if self._depth == 0:

@@ -83,6 +83,7 @@ class ApiEndpoint:
     summary: str
     query: type[Struct] | None = None
     body: type[Struct] | None = None
+    body_bytes_max: int = BODY_BYTES_MAX
     response: Any = NoResult
     """The type of the handler's result; None for one that returns a response of its own."""
     tag: str = "cluster"
@@ -292,7 +293,7 @@ class ApiServer:
             raw,
             params=params,
             query=parse_query(raw, endpoint.query),
-            body=await parse_body(raw, endpoint.body),
+            body=await parse_body(raw, endpoint.body, endpoint.body_bytes_max),
             access=access,
             connected=connected,
             sessions=self._sessions,
@@ -331,19 +332,22 @@ def parse_query(raw: Request, kind: type[Struct] | None) -> Any:
         raise problem("invalid", _explained(error, "the query")) from None
 
 
-async def parse_body(raw: Request, kind: type[Struct] | None) -> Any:
+async def parse_body(
+    raw: Request, kind: type[Struct] | None, bytes_max: int = BODY_BYTES_MAX
+) -> Any:
     if kind is None:
         return None
     received = bytearray()
     async for chunk in raw.stream():
         received += chunk
-        if len(received) > BODY_BYTES_MAX:
-            size = BODY_BYTES_MAX // (1024 * 1024)
-            raise ApiProblem(413, "invalid", f"The body is larger than {size} MiB.")
+        if len(received) > bytes_max:
+            raise ApiProblem(413, "invalid", f"The body is larger than {bytes_max // 1024:,} KiB.")
     try:
         return msgspec.json.decode(bytes(received) or b"{}", type=kind)
     except msgspec.DecodeError as error:  # includes ValidationError
         raise problem("invalid", _explained(error, "the body")) from None
+    except RecursionError:
+        raise problem("invalid", "The body is nested too deeply.") from None
 
 
 def _explained(error: msgspec.DecodeError | msgspec.ValidationError, place: str) -> str:

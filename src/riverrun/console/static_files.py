@@ -78,10 +78,12 @@ async def _file(request: Request) -> Response:
 
 def find(name: str) -> Path | None:
     """A file below the folder; None for anything else, such as a path with ``..``."""
-    path = (FOLDER / name).resolve()
-    if not path.is_relative_to(FOLDER.resolve()) or path.suffix not in TYPES or not path.is_file():
-        return None
-    return path
+    try:
+        path = (FOLDER / name).resolve()
+        is_ours = path.is_relative_to(FOLDER.resolve()) and path.suffix in TYPES
+        return path if is_ours and path.is_file() else None
+    except (OSError, ValueError):
+        return None  # too long, or with a null byte
 
 
 def version() -> str:

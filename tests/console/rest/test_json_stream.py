@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riverrun.console.json_stream import JsonSplitter, JsonStreamInvalid
+from riverrun.console.json_stream import DEPTH_MAX, JsonSplitter, JsonStreamInvalid
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -60,3 +60,10 @@ def test_an_object_has_a_limited_size() -> None:
     assert len(splitter.feed(b'{"a":1}' * 50)) == 50
     with pytest.raises(JsonStreamInvalid, match="more than 100 bytes"):
         splitter.feed(b'{"a": "' + b"x" * 100)
+
+
+def test_objects_that_a_decoder_cannot_take_are_refused() -> None:
+    deep = b'{"a":' + b"[" * DEPTH_MAX
+    with pytest.raises(JsonStreamInvalid, match="deep"):
+        JsonSplitter().feed(deep)
+    assert JsonSplitter().feed(deep[:-1] + b"]" * (DEPTH_MAX - 1) + b"}")

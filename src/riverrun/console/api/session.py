@@ -16,6 +16,8 @@ from riverrun.console.sessions import ConsoleSessions, UserAccess, cookie_name, 
 
 TAG: Final = "session"
 PASSWORD_LENGTH_MAX: Final = 64 * 1024
+LOGIN_BYTES_MAX: Final = 256 * 1024
+"""Everybody may send this request, so that many of them must not fill the memory."""
 
 
 class SessionState(Struct, kw_only=True):
@@ -156,6 +158,7 @@ ENDPOINTS: Final = (
         log_in,
         "Log in as a user of the cluster",
         body=LoginBody,
+        body_bytes_max=LOGIN_BYTES_MAX,
         response=SessionState,
         tag=TAG,
         needs_cluster=False,

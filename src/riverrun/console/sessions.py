@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -43,6 +43,21 @@ class UserAccess:
         self._login = login
         self.user = user
         self._connected: dict[str, ConnectedCluster] = {}
+        self._streams = 0
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a response is still being sent."""
+        return self._streams > 0
+
+    async def streamed(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The parts of a response. The login does not expire while they are sent."""
+        self._streams += 1
+        try:
+            async for part in parts:
+                yield part
+        finally:
+            self._streams -= 1
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -178,7 +193,7 @@ class ConsoleSessions:
         expired = [
             session_id
             for session_id, session in self._sessions.items()
-            if now - session.used_at > session.idle_seconds_max
+            if now - session.used_at > session.idle_seconds_max and not session.access.is_streaming
         ]
         for session_id in expired:
             await self.log_out(session_id)

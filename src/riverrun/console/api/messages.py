@@ -268,7 +268,8 @@ def streamed(
             f"{STREAMS_MAX} live views and downloads are open.",
             "Close some of them, or try again later.",
         )
-    return StreamingResponse(_counted(state, parts), media_type=media_type, headers=headers)
+    counted = _counted(state, request.access.streamed(parts))
+    return StreamingResponse(counted, media_type=media_type, headers=headers)
 
 
 async def _counted(state: Any, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -151,7 +151,8 @@ async def produce_records(request: V3Request) -> Response:
         raise invalid(f"{error}.") from None
     reports = _reports(request, writer, first, groups)
     if is_stream:
-        return DuplexResponse(reports, media_type=JSON, headers=NOT_COMPRESSED)
+        sent = request.inner.access.streamed(reports)
+        return DuplexResponse(sent, media_type=JSON, headers=NOT_COMPRESSED)
     return Response(b"".join([each async for each in reports]), media_type=JSON)
 
 

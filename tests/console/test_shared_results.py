@@ -146,3 +146,19 @@ def test_rates_are_growth_between_two_looks() -> None:
     assert book.add("t", 300, 6000, 10.0) == (20.0, 100.0)
     assert book.add("t", 0, 0, 11.0) == (0.0, 0.0), "it was created again"
     assert book.add("t", 50, 0, 100.0) == (None, None), "all looks are too old"
+
+
+def test_many_results_do_not_end_work_that_a_request_waits_for() -> None:
+    async def run() -> None:
+        results, slow, counter = SharedResults(), Counter(), Counter()
+        assert await results.get("book", inf, counter.make) == 1
+        slow.may_go_on.clear()
+        waiting = asyncio.ensure_future(results.get("slow", 60.0, slow.make))
+        await asyncio.sleep(0)
+        for number in range(RESULTS_MAX + 1):
+            await results.get(number, 60.0, counter.make)
+        slow.may_go_on.set()
+        assert await waiting == 1
+        assert await results.get("book", inf, counter.make) == 1
+
+    asyncio.run(run())

@@ -187,8 +187,14 @@ class SharedResults:
         self._made.clear()
 
     def _drop_oldest(self) -> None:
-        key = min(self._made, key=lambda each: self._made[each].began_at)
-        self._made.pop(key).task.cancel()
+        """Those without an age hold state, so they go last. Requests may wait for an unfinished
+        result, so its work goes on."""
+
+        def order(key: object) -> tuple[bool, float]:
+            known = self._made[key]
+            return known.seconds_max == inf, known.began_at
+
+        del self._made[min(self._made, key=order)]
 
 
 class _SharedResult(Struct):

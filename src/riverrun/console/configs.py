@@ -86,7 +86,14 @@ def differences(rows: Sequence[BrokerSetting], body: ConfigBody) -> list[ConfigD
     found = []
     for name, value in body.values().items():
         row = known.get(name)
-        is_secret = row is not None and row.is_sensitive
-        before = None if row is None or is_secret else row.value
-        found.append(ConfigDifference(name=name, before=before, after=None if is_secret else value))
+        shown = row is not None and not row.is_sensitive
+        before = row.value if row is not None and shown else None
+        found.append(ConfigDifference(name=name, before=before, after=value if shown else None))
     return found
+
+
+def assignments(rows: Sequence[BrokerSetting], body: ConfigBody) -> list[str]:
+    """The settings for a command. VALUE stands for a secret, and for the value of a setting that is
+    not known and may be one."""
+    shown = {row.name for row in rows if not row.is_sensitive}
+    return [f"{name}={value if name in shown else 'VALUE'}" for name, value in body.set.items()]

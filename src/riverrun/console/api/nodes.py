@@ -24,7 +24,14 @@ from riverrun.admin.tables import counted
 from riverrun.console.api.overview import dead_nodes
 from riverrun.console.api.plans import node_of
 from riverrun.console.cluster_facts import CORDONED, SharedFacts
-from riverrun.console.configs import ConfigBody, ConfigChange, ConfigList, differences, items_of
+from riverrun.console.configs import (
+    ConfigBody,
+    ConfigChange,
+    ConfigList,
+    assignments,
+    differences,
+    items_of,
+)
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.ports.aio import run_together
@@ -197,7 +204,7 @@ async def change_configs(request: ClusterRequest) -> ConfigChange:
         validate_only=body.dry_run,
         may_be_unknown=False,
     )
-    pairs = [f"{name}={value}" for name, value in body.set.items()]
+    pairs = assignments(report.rows, body)
     at = ("--node", str(node))
     commands = []
     if pairs:

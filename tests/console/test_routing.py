@@ -201,6 +201,20 @@ def test_files_with_impossible_names_do_not_exist(name: str) -> None:
     assert ask("GET", f"/static/1/{name}").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "topics", {"name": "a", "partitions": 2**31}),
+        ("POST", "topics/a/partitions", {"count": 2**31}),
+        ("POST", "groups/a/reset", {"to": "time", "value": 2**63}),
+        ("GET", f"topics/a/messages?from=time&time_ms={2**63}", None),
+    ],
+)
+def test_numbers_that_kafka_cannot_express_are_refused(method: str, path: str, body: Any) -> None:
+    response = ask(method, f"/api/v1/clusters/main/{path}", json=body)
+    assert response.status_code == 400, response.text
+
+
 def test_reads_of_other_sites_get_no_permission_to_read() -> None:
     response = ask("GET", "/api/v1/session", headers={"Origin": "http://evil.example"})
     assert "access-control-allow-origin" not in response.headers

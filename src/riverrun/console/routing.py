@@ -37,6 +37,9 @@ API_ROOT: Final = "/api/v1"
 CLUSTER_ROOT: Final = f"{API_ROOT}/clusters/{{cluster}}"
 OTHER_ROOTS: Final = ("/v3", "/kafka/v3")
 """Paths that begin with one of these are served as they are."""
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+"""Larger numbers do not fit into Kafka's requests."""
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 HANDLER_SECONDS_MAX: Final = 25.0
 """The page gives up after 30 seconds."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from riverrun.admin.groups import admin
 from riverrun.admin.groups.admin import ListedRow, Target
@@ -20,7 +20,7 @@ from riverrun.console.cluster_facts import SharedFacts
 from riverrun.console.lag_book import LagBook
 from riverrun.console.listing import ItemPage, Key, ListQuery, matching, ordered, page_of
 from riverrun.console.problems import problem
-from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
+from riverrun.console.routing import INT64_MAX, ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import TopicPartition
 from riverrun.ports.aio import run_together
@@ -106,7 +106,7 @@ class ResetBody(Struct, kw_only=True):
     by; earliest and latest need none. Without topics, all that the group has committed."""
 
     to: Literal["earliest", "latest", "time", "offset", "by"]
-    value: int | None = None
+    value: Annotated[int, Meta(ge=-INT64_MAX, le=INT64_MAX)] | None = None
     topics: list[str] | None = None
     dry_run: bool = False
 

@@ -27,7 +27,7 @@ from riverrun.console.messages.schemas import RegistryDecoder, registry_decoder
 from riverrun.console.messages.streams import NEWER, OLDER, FoundRecord
 from riverrun.console.messages.tail import TopicTail
 from riverrun.console.problems import problem
-from riverrun.console.routing import ApiEndpoint, ClusterRequest
+from riverrun.console.routing import INT64_MAX, ApiEndpoint, ClusterRequest
 
 TAG: Final = "messages"
 PAGE_MAX: Final = 500
@@ -50,7 +50,7 @@ class MessageSelection(Struct, kw_only=True, rename={"from_": "from"}):
     """A number, or all."""
     from_: Start = "latest"
     offset: Annotated[int, Meta(ge=0)] | None = None
-    time_ms: int | None = None
+    time_ms: Annotated[int, Meta(ge=0, le=INT64_MAX)] | None = None
     direction: Direction | None = None
     """By default older from the latest message, and newer otherwise."""
     filter: FilterText = ""

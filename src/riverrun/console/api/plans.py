@@ -20,12 +20,12 @@ from riverrun.admin.balance.stored_plans import start_plan, supports_plans
 from riverrun.admin.balance.topic_plans import move_plan
 from riverrun.admin.broker_settings import DECOMMISSIONING, MAINTENANCE
 from riverrun.console.problems import problem
-from riverrun.console.routing import ApiEndpoint, ClusterRequest
+from riverrun.console.routing import INT64_MAX, ApiEndpoint, ClusterRequest
 from riverrun.placement.planner.estimate import estimate
 from riverrun.placement.planner.plan import Plan, make_plan
 from riverrun.placement.planner.stored_plan import MOVES_MAX
 
-BytesPerSecond = Annotated[int, Meta(ge=1)]
+BytesPerSecond = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 
 
 class BalanceBody(Struct, kw_only=True):

@@ -17,7 +17,7 @@ from riverrun.admin.topics.trim import PartitionTrim, delete_records, plan_trim
 from riverrun.client.partitions import LATEST
 from riverrun.console.configs import ConfigBody, ConfigChange, differences
 from riverrun.console.problems import problem
-from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
+from riverrun.console.routing import INT32_MAX, INT64_MAX, ApiEndpoint, ChangeResult, ClusterRequest
 
 TAG: Final = "topics"
 
@@ -46,7 +46,7 @@ class ReplicationChange(TopicPlacement, kw_only=True):
 class PartitionsBody(Struct, kw_only=True):
     """``count`` is the new number of partitions."""
 
-    count: Annotated[int, Meta(ge=1)]
+    count: Annotated[int, Meta(ge=1, le=INT32_MAX)]
     dry_run: bool = False
 
 
@@ -54,7 +54,7 @@ class ReplicasBody(Struct, kw_only=True):
     """``throttle`` limits what each node sends and receives, in bytes per second."""
 
     replication_factor: Annotated[int, Meta(ge=1, le=32767)]
-    throttle: Annotated[int, Meta(ge=1)] | None = None
+    throttle: Annotated[int, Meta(ge=1, le=INT64_MAX)] | None = None
     dry_run: bool = False
 
 

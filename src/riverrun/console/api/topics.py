@@ -15,7 +15,7 @@ from riverrun.console.api.groups import raise_first
 from riverrun.console.api.topic_changes import NewPartition, TopicPlacement, placement_of
 from riverrun.console.cluster_facts import SharedFacts, TopicState, partition_facts
 from riverrun.console.listing import ItemPage, Key, ListQuery, matching, ordered, page_of
-from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
+from riverrun.console.routing import INT32_MAX, ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.console.topic_measures import (
     CLEANUP_POLICY,
     TopicMeasure,
@@ -69,7 +69,7 @@ class TopicCreation(Struct, kw_only=True):
     """A topic to create. Without numbers, the defaults of the cluster apply."""
 
     name: str
-    partitions: Annotated[int, Meta(ge=1)] | None = None
+    partitions: Annotated[int, Meta(ge=1, le=INT32_MAX)] | None = None
     replication_factor: Annotated[int, Meta(ge=1, le=32767)] | None = None
     configs: dict[str, str] = field(default_factory=dict)
     dry_run: bool = False

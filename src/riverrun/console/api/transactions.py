@@ -27,7 +27,7 @@ from riverrun.admin.transactions.hanging import (
 )
 from riverrun.console.listing import ItemPage, ListQuery, matching, ordered, page_of
 from riverrun.console.problems import problem
-from riverrun.console.routing import ApiEndpoint, ClusterRequest
+from riverrun.console.routing import INT32_MAX, INT64_MAX, ApiEndpoint, ClusterRequest
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -118,8 +118,8 @@ class AbortBody(Struct, kw_only=True):
     one of several transactions that are open there."""
 
     topic: str | None = None
-    partition: Annotated[int, Meta(ge=0)] | None = None
-    start_offset: Annotated[int, Meta(ge=0)] | None = None
+    partition: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
+    start_offset: Annotated[int, Meta(ge=0, le=INT64_MAX)] | None = None
     dry_run: bool = False
 
 

@@ -30,6 +30,7 @@ ROOTS: Final = ("/v3", "/kafka/v3")
 """Confluent's own brokers serve the API below /kafka, and some tools use that path."""
 ALL: Final = "-"
 """Stands for all topics, partitions or brokers in a path."""
+DIGITS_MAX: Final = 18
 
 BAD_REQUEST: Final = 40002
 UNAUTHENTICATED: Final = 40101
@@ -188,7 +189,7 @@ class V3Request:
     def number(self, name: str) -> int:
         """A number in the path."""
         text = self.params[name]
-        if not (text.isascii() and text.isdecimal()):
+        if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
             raise not_found(f"{text} is not a number.")
         return int(text)
 

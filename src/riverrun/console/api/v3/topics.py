@@ -20,7 +20,7 @@ from riverrun.console.api.v3.frame import (
     of_code,
     operation,
 )
-from riverrun.console.routing import JSON
+from riverrun.console.routing import INT32_MAX, JSON
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_topics_request import (
@@ -71,8 +71,8 @@ class V3NewTopic(Struct, kw_only=True):
     """A topic to create. Without numbers, the cluster's defaults hold."""
 
     topic_name: str
-    partitions_count: Annotated[int, Meta(ge=1)] | None = None
-    replication_factor: Annotated[int, Meta(ge=1)] | None = None
+    partitions_count: Annotated[int, Meta(ge=1, le=INT32_MAX)] | None = None
+    replication_factor: Annotated[int, Meta(ge=1, le=32767)] | None = None
     replicas_assignments: list[V3NewReplicas] = field(default_factory=list)
     configs: list[V3NewConfig] = field(default_factory=list)
     validate_only: bool = False
@@ -81,7 +81,7 @@ class V3NewTopic(Struct, kw_only=True):
 class V3MorePartitions(Struct, kw_only=True):
     """The number of partitions that a topic gets."""
 
-    partitions_count: Annotated[int, Meta(ge=1)]
+    partitions_count: Annotated[int, Meta(ge=1, le=INT32_MAX)]
 
 
 async def list_topics(request: V3Request) -> V3List[V3Topic]:

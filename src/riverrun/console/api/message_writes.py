@@ -244,7 +244,7 @@ async def written(
     partitions: Sequence[int],
     records: Sequence[OutgoingRecord],
 ) -> list[MessagePlace]:
-    """Write records. Raises ``ApiProblem`` that tells how many were written before a failure."""
+    """Write records. The message of an ``ApiProblem`` has the number that was written."""
     outcomes = await RestRecordWriter(request.pool, topic, partitions).write(records)
     places = [
         MessagePlace(partition=one.partition, offset=one.offset)

@@ -16,7 +16,7 @@ ORIGIN_HEADERS: Final = (
     "kafka_dlt-original-topic",
     "kafka_original-topic",
 )
-"""In the order in which they are believed."""
+"""The first of them that a record has is used."""
 OWN_PREFIXES: Final = ("riverrun.", "__connect.errors.", "kafka_dlt-")
 
 

@@ -101,7 +101,7 @@ def _assignor_input(
     known = {name: view.topic(name) for name in group.subscribed_topics()}
     counts = {topic.id: topic.partitions for topic in known.values() if topic is not None}
     members = []
-    # The order decides who gets which partitions. Ids do not change over failovers.
+    # The order decides which member gets which partitions. Ids do not change over failovers.
     for member_id in sorted(group.members):
         member = group.members[member_id]
         found = (known.get(name) for name in sorted(group.topics_of(member)))

@@ -87,7 +87,7 @@ class ClassicSupport(Struct, frozen=True):
 
 
 class MemberDetails(Struct, frozen=True, kw_only=True):
-    """What a member told about itself."""
+    """Client, subscription and timeouts of a member, from its requests."""
 
     instance_id: str | None = None
     rack_id: str | None = None

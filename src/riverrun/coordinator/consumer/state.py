@@ -48,7 +48,7 @@ class ConsumerGroupState(Enum):
 
 
 class EpochMember(Struct):
-    """A member with what it told and what it has."""
+    """A member with its subscription and its assigned partitions."""
 
     member_id: str
     details: MemberDetails = field(default_factory=MemberDetails)

@@ -68,7 +68,7 @@ class ClientConnections:
         return self._listener.connection_count
 
     def note_software(self, connection_id: int, name: str, version: str) -> None:
-        """A client tells the name and the version of its library."""
+        """Store the name and the version of a client's library."""
         connection = self._listener.find(connection_id)
         if connection is not None:
             connection.software = name, version

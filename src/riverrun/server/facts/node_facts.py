@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from riverrun.storage.space_monitor import DiskSpace
 
 SPACE_SECONDS_MAX: Final = 5.0
-"""For the disk to tell its free space. A disk that hangs must not stop the history."""
+"""For reading the free space. A disk that hangs must not stop the history."""
 
 
 class NodeDescription(Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class NodeFacts:
         tasks.start(sampler.run(), name="history")
 
     async def space(self) -> DiskSpace | None:
-        """None if the disk does not tell."""
+        """None if the disk does not respond."""
         try:
             async with asyncio.timeout(SPACE_SECONDS_MAX):
                 return await self._log_manager.in_thread(self._logs.space)

@@ -172,7 +172,7 @@ def quantile_of(bounds: Sequence[float], counts: Sequence[int], quantile: float)
 
 
 def resident_bytes() -> int | None:
-    """The memory that this process uses; None where the system does not tell."""
+    """The memory that this process uses; None if the system does not report it."""
     try:
         return int(MEMORY_FILE.read_text().split()[1]) * getpagesize()
     except (OSError, IndexError, ValueError):

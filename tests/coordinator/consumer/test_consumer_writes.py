@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from riverrun.client.consumer_protocol import write_subscription
 from riverrun.coordinator.consumer.records import (
     ClassicSupport,
     ConsumerEpochRecord,
@@ -28,6 +29,8 @@ from riverrun.coordinator.consumer.records import (
 from riverrun.coordinator.records import decode, encode
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
+from riverrun.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.coordinator.consumer.members import FakeCluster
 from tests.coordinator.fakes import Node, run
 from tests.coordinator.shard_driver import GROUP, caller, commit
@@ -173,5 +176,47 @@ def test_commits_of_a_member_follow_its_join_in_the_same_batch() -> None:
             response = await node.groups.commit_offsets(caller("a", 9), request)
             assert response.topics[0].partitions[0].error_code is ErrorCode.NONE
             assert await waiting is ErrorCode.NONE
+
+    run(main())
+
+
+def test_a_classic_heartbeat_writes_the_new_target() -> None:
+    async def main() -> None:
+        async with Node(
+            view=FakeCluster(orders=4),
+            group_consumer_migration_policy="upgrade",
+            group_consumer_assignment_interval_ms="0",
+        ) as node:
+            assert await outcome(join(node, "a")) is ErrorCode.NONE
+            protocol = JoinGroupRequestProtocol(
+                name="range", metadata=write_subscription(["orders"])
+            )
+            request = JoinGroupRequest(
+                group_id=GROUP,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=10_000,
+                member_id="b",
+                protocol_type="consumer",
+                protocols=(protocol,),
+            )
+            joined = await node.groups.join_group(caller("b", 9), request)
+            leaving = ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="a",
+                member_epoch=-1,
+                subscribed_topic_names=None,
+                topic_partitions=None,
+            )
+            await node.groups.consumer_group_heartbeat(caller("a", 1), leaving, lambda _: True)
+            before = len(node.log.batches)
+            beat = HeartbeatRequest(
+                group_id=GROUP, generation_id=joined.generation_id, member_id="b"
+            )
+            code = node.groups.heartbeat(beat).error_code
+            assert code is ErrorCode.REBALANCE_IN_PROGRESS
+            await asyncio.sleep(0.1)
+            assert len(node.log.batches) == before + 1
+            found = node.groups.describe_consumer_group(GROUP)
+            assert found.assignment_epoch == found.group_epoch
 
     run(main())

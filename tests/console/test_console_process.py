@@ -20,6 +20,7 @@ import structlog
 
 from riverrun.console.__main__ import log_to_stderr
 from riverrun.ports.metrics import Metrics
+from riverrun.server.network import console_relay
 from riverrun.server.network.console_relay import (
     PLAIN_SOCKET,
     RELAYS_MAX,
@@ -399,5 +400,28 @@ def test_further_connections_are_refused_and_metrics_still_work(tmp_path: Path) 
         assert (await ask(server, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         for _, writer in held:
             writer.transport.abort()
+
+    with_streaming(tmp_path, scenario)
+
+
+def test_idle_connections_make_room_for_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_relay, "EVICTED_SECONDS", 0.0)
+
+    async def scenario(server: HttpServer, console: StreamingConsole) -> None:
+        held = []
+        for _ in range(RELAYS_MAX):
+            pair = await asyncio.open_connection("127.0.0.1", server.port)
+            pair[1].write(b"GET /ui/ HTTP/1.1\r\n")  # the request never ends
+            held.append(pair)
+        for _ in range(RELAYS_MAX):
+            await console.connections.acquire()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /ui/ HTTP/1.1\r\n\r\n")
+        await console.connections.acquire()
+        assert not (await reader.readexactly(12)).endswith(b"503")
+        for _, each in (*held, (reader, writer)):
+            each.transport.abort()
 
     with_streaming(tmp_path, scenario)

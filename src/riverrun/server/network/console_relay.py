@@ -35,6 +35,8 @@ END_SECONDS_MAX: Final = 3.0
 RETRY_SECONDS: Final = 5.0
 """After a failed start, requests get the same error for this time."""
 RELAYS_MAX: Final = 100
+EVICTED_SECONDS: Final = 5.0
+"""When all connections are in use, one without any bytes for this time makes room."""
 IDLE_SECONDS_MAX: Final = 600.0
 """A connection without any bytes for this time is closed."""
 SWEEP_SECONDS: Final = 30.0
@@ -218,13 +220,23 @@ class ConsoleRelay:
         """Serve a connection to its end. ``received`` begins with its first request, or with
         TLS."""
         relay = _Relay(self, transport, received)
-        if len(self._relays) >= RELAYS_MAX:
+        if len(self._relays) >= RELAYS_MAX and not self._evict():
             relay.refuse(f"more than {RELAYS_MAX} connections are open")
             return
         self._relays[relay] = None
         self.connect(relay)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep_idle)
+
+    def _evict(self) -> bool:
+        """Close the connection that was idle for the longest time. Clients that send half a request
+        must not keep everybody out."""
+        idlest = min(self._relays, key=lambda one: one.used_at)
+        if idlest.used_at + EVICTED_SECONDS > asyncio.get_running_loop().time():
+            return False
+        self.closed(idlest)
+        idlest.abort()
+        return True
 
     def connect(self, relay: _Relay) -> None:
         """Connect a relay to the console, also again."""

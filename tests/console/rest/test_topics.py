@@ -172,11 +172,13 @@ def test_replicas_are_added(rest: Caller, name: str) -> None:
     assert plan["plan"] is None and all(len(row["replicas"]) == 2 for row in plan["placement"])
     assert rest.get(f"topics/{name}")["replication_factor"] == 1
     assert rest.call("POST", path, {"replication_factor": 2})["plan"]
-    until(
-        lambda: rest.get(f"topics/{name}")["replication_factor"] == 2,
-        seconds=60,
-        what="the topic has two replicas",
-    )
+
+    def is_done() -> bool:
+        """Replicas that are being added count from the beginning, so the moves must end, too."""
+        has_two = rest.get(f"topics/{name}")["replication_factor"] == 2
+        return has_two and not rest.get("moves")["moves"]
+
+    until(is_done, seconds=60, what="the topic has two replicas")
     assert rest.problem("POST", path, {"replication_factor": 9})[0] == 400
 
 

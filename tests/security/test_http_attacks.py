@@ -12,6 +12,8 @@ from tests.secure_node import SecureNode
 from tests.security.bystander import SECONDS_MAX, Bystander
 
 pytestmark = pytest.mark.slow
+LAST = "Host: 127.0.0.1\r\nConnection: close\r\n\r\n"
+"""Ends the headers of the last request of a connection."""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,8 @@ def http(secure: SecureNode, raw: bytes) -> bytes:
     ],
 )
 def test_paths_lead_nowhere(secure: SecureNode, path: str) -> None:
-    answer = http(secure, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    assert answer.startswith(b"HTTP/1.1 404 ")
+    answer = http(secure, f"GET {path} HTTP/1.1\r\n{LAST}".encode())
+    assert answer[:13] in (b"HTTP/1.1 404 ", b"HTTP/1.1 400 ")
     assert b"root:" not in answer
 
 
@@ -63,11 +65,15 @@ def test_paths_lead_nowhere(secure: SecureNode, path: str) -> None:
         b"\r\n" * 100_000,
         b"GET / HTTP/1.1 HTTP/1.1\r\n\r\n",
         b"GET\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01",
     ],
 )
 def test_strange_requests_are_refused(secure: SecureNode, raw: bytes) -> None:
     assert http(secure, raw)[:13] in (b"HTTP/1.1 400 ", b"")
+
+
+def test_a_wrong_tls_handshake_ends_the_connection(secure: SecureNode) -> None:
+    """The port also serves HTTPS. It responds with a TLS alert, or not at all."""
+    assert http(secure, b"\x16\x03\x01\x00\x05hello")[:2] in (b"\x15\x03", b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "TRACE", "CONNECT"])
@@ -77,7 +83,10 @@ def test_nothing_can_be_changed_over_http(secure: SecureNode, method: str) -> No
 
 
 def test_a_header_does_not_return_in_the_answer(secure: SecureNode) -> None:
-    answer = http(secure, b"GET /x?a=%0d%0aSet-Cookie:1 HTTP/1.1\r\nHost: evil\r\n\r\n")
+    answer = http(
+        secure, b"GET /x?a=%0d%0aSet-Cookie:1 HTTP/1.1\r\nHost: evil\r\nConnection: close\r\n\r\n"
+    )
+    assert answer
     assert b"evil" not in answer
     assert b"Set-Cookie" not in answer
 

@@ -190,7 +190,9 @@ class HeaderMiddleware:
         host = Headers(scope=scope).get("host")
         if self._is_local and host is not None and not is_local_host(host):
             refusal = problem(
-                "forbidden", f"This console has no host name {host}.", "Use 127.0.0.1 or localhost."
+                "forbidden",
+                "This console does not answer to the host name of this request.",
+                "Use 127.0.0.1 or localhost.",
             )
             await problem_response(refusal)(scope, receive, send_with_headers)
             return

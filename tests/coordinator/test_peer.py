@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,26 @@ from tests.processes import serve
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x06orders\xff\xff\xff\xff"
 
 
-@pytest.mark.peer
-def test_kafka_dump_log_reads_groups_and_offsets(tmp_path: Path) -> None:
+def dump_of(folder: Path, conversation: Callable[[Any], None]) -> list[tuple[Any, Any]]:
+    """Keys and values that kafka-dump-log finds after a conversation with a node."""
     libraries, java = need(find_kafka), need(find_java)
     settings = {"offsets.topic.num.partitions": "1"}
-    with serve(tmp_path / "node", settings, peer="riverrun") as server:
+    with serve(folder / "node", settings, peer="riverrun") as server:
         with server.client() as client:
-            speak(client)
+            conversation(client)
         log = server.data / "__consumer_offsets-0" / "00000000000000000000.log"
-        written = tmp_path / "00000000000000000000.log"
+        written = folder / "00000000000000000000.log"
         written.write_bytes(log.read_bytes())
     command = [java, "-Xmx128M", "-cp", f"{libraries}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder"]
     command += ["--deep-iteration", "--files", str(written)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    found = [pair(line) for line in done.stdout.splitlines() if " payload: " in line]
+    return [pair(line) for line in done.stdout.splitlines() if " payload: " in line]
+
+
+@pytest.mark.peer
+def test_kafka_dump_log_reads_groups_and_offsets(tmp_path: Path) -> None:
+    found = dump_of(tmp_path, speak)
     kinds = [(key["type"], key["data"]["group"], payload) for key, payload in found]
     assert [(kind, group) for kind, group, _ in kinds] == [
         ("2", "readers"),
@@ -56,19 +62,7 @@ def test_kafka_dump_log_reads_groups_and_offsets(tmp_path: Path) -> None:
 
 @pytest.mark.peer
 def test_kafka_dump_log_reads_groups_of_the_consumer_protocol(tmp_path: Path) -> None:
-    libraries, java = need(find_kafka), need(find_java)
-    settings = {"offsets.topic.num.partitions": "1"}
-    with serve(tmp_path / "node", settings, peer="riverrun") as server:
-        with server.client() as client:
-            speak_consumer(client)
-        log = server.data / "__consumer_offsets-0" / "00000000000000000000.log"
-        written = tmp_path / "00000000000000000000.log"
-        written.write_bytes(log.read_bytes())
-    command = [java, "-Xmx128M", "-cp", f"{libraries}/*"]
-    command += ["org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder"]
-    command += ["--deep-iteration", "--files", str(written)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    found = [pair(line) for line in done.stdout.splitlines() if " payload: " in line]
+    found = dump_of(tmp_path, speak_consumer)
     kinds = [key["type"] for key, _ in found]
     assert kinds == ["5", "16", "3", "7", "6", "8", "8", "7", "5", "16", "3", "6"]
     values = {kind: payload["data"] for kind, (_, payload) in zip(kinds[:6], found, strict=False)}

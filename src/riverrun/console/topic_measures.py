@@ -14,17 +14,12 @@ from typing import Final, NamedTuple
 
 from riverrun.admin.cluster.replica_lag import leaders_by_node, place_of
 from riverrun.admin.node_facts import NodeSeries, ask_facts
+from riverrun.admin.topics.admin import ask_setting
 from riverrun.admin.topics.positions import Positions, ask_positions
 from riverrun.client.pool import ConnectionPool
 from riverrun.console.cluster_facts import SharedFacts, TopicState
 from riverrun.console.clusters import ConnectedCluster
 from riverrun.ports.aio import run_together
-from riverrun.wire.apis import ApiKey
-from riverrun.wire.messages.describe_configs_request import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
-from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
 from riverrun.wire.messages.metadata_response import MetadataResponseTopic
 
 ALL_SECONDS: Final = 10.0
@@ -35,7 +30,6 @@ WINDOW_SECONDS: Final = 30.0
 SAMPLES_MAX: Final = 4
 TOPICS_MAX: Final = 20_000
 HISTORY_ROWS_MAX: Final = 100
-TOPIC_RESOURCE: Final = 2
 CLEANUP_POLICY: Final = "cleanup.policy"
 RATE_NAMES: Final = ("messages_in", "bytes_in")
 
@@ -159,22 +153,4 @@ async def _new_book() -> RateBook:
 
 async def ask_policies(pool: ConnectionPool, names: Sequence[str]) -> Mapping[str, str]:
     """The clean-up policies of topics that the user may see."""
-    if not names:
-        return {}
-    message = DescribeConfigsRequest(
-        resources=tuple(
-            DescribeConfigsResource(
-                resource_type=TOPIC_RESOURCE,
-                resource_name=name,
-                configuration_keys=(CLEANUP_POLICY,),
-            )
-            for name in names
-        )
-    )
-    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
-    return {
-        result.resource_name: row.value
-        for result in answer.results
-        for row in result.configs
-        if row.value is not None
-    }
+    return await ask_setting(pool, names, CLEANUP_POLICY)

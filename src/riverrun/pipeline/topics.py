@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from riverrun.admin.topics.admin import ask_setting
 from riverrun.cli.support.client_config import security_of
 from riverrun.client.offsets import commit_offsets, offsets_at
 from riverrun.client.partitions import EARLIEST, LATEST
@@ -20,17 +21,11 @@ from riverrun.wire.messages.create_topics_request import (
     CreateTopicsRequest,
 )
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
-from riverrun.wire.messages.describe_configs_request import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
-from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
 
 Result = TypeVar("Result")
 
 CLIENT_ID = "riverrun-pipeline"
 TABLE_SETTING = "riverrun.table"
-TOPIC_RESOURCE = 2
 NO_TABLE = "none"
 BROKER_DEFAULT = -1
 TIMEOUT_MS = 30_000
@@ -210,22 +205,5 @@ async def find_table_topics(pool: ConnectionPool) -> dict[str, str]:
         for topic in (await pool.metadata(None)).topics
         if topic.name is not None and not topic.is_internal
     )
-    if not names:
-        return {}
-    message = DescribeConfigsRequest(
-        resources=tuple(
-            DescribeConfigsResource(
-                resource_type=TOPIC_RESOURCE,
-                resource_name=name,
-                configuration_keys=(TABLE_SETTING,),
-            )
-            for name in names
-        )
-    )
-    response: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
-    return {
-        result.resource_name: row.value
-        for result in response.results
-        for row in result.configs
-        if row.name == TABLE_SETTING and row.value not in (None, NO_TABLE)
-    }
+    found = await ask_setting(pool, names, TABLE_SETTING)
+    return {topic: table for topic, table in found.items() if table != NO_TABLE}

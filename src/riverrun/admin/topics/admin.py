@@ -239,3 +239,24 @@ def _failure(code: ErrorCode, message: str | None, name: str) -> KafkaError:
 def _misspelt(settings: Iterable[str], known: Sequence[str]) -> str:
     """A suggestion for an unknown topic setting; the cluster only reports that it is unknown."""
     return next((alike(name, known) for name in settings if name not in known), "")
+
+
+async def ask_setting(pool: ConnectionPool, names: Sequence[str], setting: str) -> dict[str, str]:
+    """The value of one setting by topic, for the topics that the user may see."""
+    if not names:
+        return {}
+    message = DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=(setting,)
+            )
+            for name in names
+        )
+    )
+    answer: DescribeConfigsResponse = await pool.request(ApiKey.DESCRIBE_CONFIGS, message)
+    return {
+        result.resource_name: row.value
+        for result in answer.results
+        for row in result.configs
+        if row.name == setting and row.value is not None
+    }

@@ -10,6 +10,7 @@ import pytest
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
+from riverrun.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.log_manager import LogManager
@@ -183,6 +184,62 @@ def test_closing_a_segment_moves_the_recovery_point() -> None:
     run(machine.clock, story)
 
 
+def test_records_that_a_crash_left_unflushed_are_flushed_after_recovery() -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        log = await Node(machine).start()
+        append(log, batch(b"a", producer=7, sequence=0))
+        machine.kill()
+        node = Node(machine)
+        log = await node.start()
+        assert (log.recovery_point, log.end_offset) == (0, 1)
+        async with node.running():
+            await asyncio.sleep(2)
+        assert log.recovery_point == 1
+        assert f"{1:020d}.snapshot" in machine.files.list_directory(log.path)
+        machine.kill()
+        assert (await Node(machine).start()).recovery_point == 1, "the checkpoint was written"
+
+    run(machine.clock, story)
+
+
+def test_flush_that_ends_before_a_truncation_does_not_leave_its_recovery_point() -> None:
+    """A flush ends just before the truncation, and a checkpoint notes the end that it reached."""
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        log = await Node(machine).start()
+        for _ in range(10):
+            append(log, batch(b"old"))
+        machine.kill()
+        node = Node(machine)
+        log = await node.start()
+        loop.is_holding = True
+        flushing = asyncio.create_task(node.manager._flush(log, whole=True))
+
+        async def checkpoint() -> None:
+            await node.manager.flushed(log, 10)
+            await node.manager.checkpoint(RECOVERY_POINTS)
+
+        checkpointing = asyncio.create_task(checkpoint())
+        await asyncio.sleep(0)
+        truncating = asyncio.create_task(node.manager.truncate(log, 5))
+        await asyncio.sleep(0)
+        loop.is_holding = False
+        loop.release()
+        await asyncio.gather(flushing, checkpointing, truncating)
+        assert log.end_offset == 5
+        assert read_offsets(machine.files, DATA, RECOVERY_POINTS)[PARTITION] <= 5
+        for _ in range(5):
+            append(log, batch(b"new"))
+        machine.lose_power()
+        recovered = await Node(machine).start()
+        assert recovered.damage is None, "records that were never flushed are no loss"
+
+    run(machine.clock, story)
+
+
 def test_largest_logs_are_synced_above_the_limit_of_unsynced_bytes() -> None:
     machine = Machine()
 
@@ -286,6 +343,68 @@ def test_clean_stop_makes_everything_durable() -> None:
         assert (log.end_offset, log.recovery_point, log.high_watermark) == (10, 10, 10)
         assert log.producers.entries[3].last_sequence == 9
         assert node.directory.open_metadata(LogSettings()).end_offset == 10
+
+    run(machine.clock, story)
+
+
+def create_many(node: Node, count: int) -> list[TopicPartition]:
+    names = [TopicPartition(PARTITION.topic, PartitionIndex(100 + n)) for n in range(count)]
+    for name in names:
+        node.directory.create(name, TOPIC_ID, node.settings)
+    return names
+
+
+def count_syncs(machine: Machine, monkeypatch: pytest.MonkeyPatch, path: str) -> list[str]:
+    synced: list[str] = []
+    sync = machine.files.sync_directory
+
+    def count(directory: str) -> None:
+        if directory == path:
+            synced.append(directory)
+        sync(directory)
+
+    monkeypatch.setattr(machine.files, "sync_directory", count)
+    return synced
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["by a stop", "in the background"])
+def test_names_of_new_logs_share_a_sync(is_stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        node = Node(machine)
+        await node.start()
+        names = create_many(node, 20)
+        synced = count_syncs(machine, monkeypatch, DATA)
+        if is_stopped:
+            await node.manager._flush_all(
+                node.directory.logs.values(), whole=True, closing=True, shares_names=True
+            )
+        else:
+            async with node.running():
+                await asyncio.sleep(1.5)
+        assert len(synced) == 1
+        machine.lose_power()
+        node = Node(machine)
+        await node.start()
+        assert {name: node.directory.logs[name].topic_id for name in names} == dict.fromkeys(
+            names, TOPIC_ID
+        )
+
+    run(machine.clock, story)
+
+
+def test_failed_sync_of_names_takes_the_directory_offline() -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        node = Node(machine)
+        await node.start()
+        create_many(node, 2)
+        machine.disk.syncs_to_fail = 1
+        await node.manager.stop()
+        assert node.directory.is_offline
+        assert not machine.files.exists(f"{DATA}/.kafka_cleanshutdown")
 
     run(machine.clock, story)
 

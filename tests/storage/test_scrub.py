@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from riverrun.model.ids import PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
 from riverrun.records.batch import batches
 from riverrun.storage.background.jobs import InlineJobs, InlineScrub
@@ -20,7 +21,7 @@ from riverrun.storage.scrubbing.scrub import (
     extent_of,
     scrub,
 )
-from riverrun.storage.scrubbing.scrubber import Scrubber
+from riverrun.storage.scrubbing.scrubber import GROUP_LOGS_MAX, Scrubber
 from riverrun.storage.settings import LogSettings, ScrubSettings
 
 from .machines import DATA, EPOCH, NOW_MS, PARTITION, TOPIC_ID, Machine, batch, read_all
@@ -130,6 +131,29 @@ def test_log_is_scrubbed_once_per_interval() -> None:
         assert counted(metrics, "riverrun_log_scrubbed_logs_total") == 3
         assert counted(metrics, "riverrun_log_scrubbed_bytes_total") == 3 * log.size_bytes
         assert log.damage is None
+
+    run(machine.clock, story)
+
+
+def test_empty_logs_are_passed_over_in_one_step() -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        directory, log = filled(machine)
+        for index in range(100, 100 + 2 * GROUP_LOGS_MAX):
+            name = TopicPartition(PARTITION.topic, PartitionIndex(index))
+            directory.create(name, TOPIC_ID, LogSettings())
+        scrubber = Scrubber(
+            directory,
+            ScrubSettings(interval_ms=60_000),
+            clock=machine.clock,
+            randomness=machine.randomness,
+            metrics=Metrics(),
+            start_job=InlineJobs(machine.files).scrub,
+        )
+        assert scrubber._next() == []
+        await asyncio.sleep(61)
+        assert scrubber._next() == [log]
 
     run(machine.clock, story)
 

@@ -21,17 +21,20 @@ class OffsetWaiters:
     __slots__ = ("_cancelled", "queue")
 
     def __init__(self) -> None:
-        self.queue: deque[tuple[Offset, WaiterCallback, bool]] = deque()
+        self.queue: deque[tuple[Offset, WaiterCallback, bool]] | None = None
         """(offset, callback, waits_for_isr). ``refuse`` does not affect waiters with
-        ``waits_for_isr``."""
+        ``waits_for_isr``. None until the first waiter: an empty deque takes 600 bytes, and a node
+        has three queues for each of its partitions, most of which no request ever waits for."""
         self._cancelled: dict[WaiterCallback, None] = {}
 
     def __len__(self) -> int:
-        return max(len(self.queue) - len(self._cancelled), 0)
+        return max(len(self.queue or ()) - len(self._cancelled), 0)
 
     def add(self, end: Offset, callback: WaiterCallback, *, waits_for_isr: bool = False) -> None:
         """Offsets mostly grow; a smaller one (of a duplicate) is inserted in order."""
         queue = self.queue
+        if queue is None:
+            queue = self.queue = deque()
         if not queue or queue[-1][0] <= end:
             queue.append((end, callback, waits_for_isr))
             return
@@ -50,7 +53,7 @@ class OffsetWaiters:
 
     def refuse(self, offset: int, code: ErrorCode) -> None:
         """Fail the waiters up to this offset, except those with ``waits_for_isr``."""
-        waiting = self.queue
+        waiting = self.queue or ()
         refused = [waiter for waiter in waiting if waiter[0] <= offset and not waiter[2]]
         if refused:
             self.queue = deque(waiter for waiter in waiting if waiter[0] > offset or waiter[2])
@@ -58,13 +61,14 @@ class OffsetWaiters:
                 callback(code)
 
     def fail_all(self, code: ErrorCode) -> None:
-        waiting, self.queue = self.queue, deque()
+        waiting, self.queue = self.queue, None
         self._cancelled.clear()
-        for _, callback, _ in waiting:
+        for _, callback, _ in waiting or ():
             callback(code)
 
     def cancel(self, callback: WaiterCallback) -> None:
         self._cancelled[callback] = None
-        if 2 * len(self._cancelled) >= len(self.queue):
+        waiting = self.queue or ()
+        if 2 * len(self._cancelled) >= len(waiting):
             cancelled, self._cancelled = self._cancelled, {}
-            self.queue = deque(waiter for waiter in self.queue if waiter[1] not in cancelled)
+            self.queue = deque(waiter for waiter in waiting if waiter[1] not in cancelled)

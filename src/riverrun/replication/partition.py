@@ -249,7 +249,7 @@ class Partition:
 
     def appended(self, size_bytes: int) -> None:
         """Records were appended as leader."""
-        self._readable.uncommitted.append((self.log.end_offset, size_bytes))
+        self._readable.add(self.log.end_offset, size_bytes)
         if self._watches:
             self._notify_followers(is_urgent=True)
         try:
@@ -428,7 +428,7 @@ class Partition:
         log = self.log
         if size_bytes:
             self._readable.truncate(log.end_offset - 1)
-            self._readable.uncommitted.append((log.end_offset, size_bytes))
+            self._readable.add(log.end_offset, size_bytes)
         held = min(Offset(high_watermark), log.end_offset)
         if held <= log.high_watermark:
             return

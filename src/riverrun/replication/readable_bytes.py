@@ -29,13 +29,13 @@ class NewlyReadable(NamedTuple):
 
 
 class ReadableBytes:
-    __slots__ = ("_stable_offset", "_unstable", "newly_stable", "newly_visible", "uncommitted")
+    __slots__ = ("_stable_offset", "_uncommitted", "_unstable", "newly_stable", "newly_visible")
 
     def __init__(self) -> None:
-        self.uncommitted: deque[tuple[int, int]] = deque()
-        """End offset and size in bytes of each append above the high watermark. Partitions add
-        to it directly, because every append does."""
-        self._unstable: deque[tuple[int, int]] = deque()
+        self._uncommitted: deque[tuple[int, int]] | None = None
+        """End offset and size in bytes of each append above the high watermark. None until the
+        first one: an empty deque takes 600 bytes, in each partition."""
+        self._unstable: deque[tuple[int, int]] | None = None
         """The same for appends between last stable offset and high watermark."""
         self._stable_offset = -1
         self.newly_visible = 0
@@ -46,26 +46,33 @@ class ReadableBytes:
     def news(self) -> NewlyReadable:
         return NewlyReadable(self.newly_visible, self.newly_stable)
 
+    def add(self, end: int, size_bytes: int) -> None:
+        """Records were appended up to an offset."""
+        if self._uncommitted is None:
+            self._uncommitted = deque()
+        self._uncommitted.append((end, size_bytes))
+
     def clear(self) -> None:
-        self.uncommitted.clear()
-        self._unstable.clear()
+        self._uncommitted = self._unstable = None
         self._stable_offset = -1
 
     def truncate(self, end: int) -> None:
         """Drop appends that end above an offset."""
-        uncommitted = self.uncommitted
+        uncommitted = self._uncommitted
         while uncommitted and uncommitted[-1][0] > end:
             uncommitted.pop()
 
     def advance(self, high_watermark: int, stable_offset: int) -> None:
         """The high watermark has moved, and the last stable offset may have."""
-        uncommitted, visible = self.uncommitted, 0
+        uncommitted, visible = self._uncommitted, 0
         if stable_offset >= high_watermark and not self._unstable:
             while uncommitted and uncommitted[0][0] <= high_watermark:
                 visible += uncommitted.popleft()[1]
             self._stable_offset = stable_offset
             self.newly_visible = self.newly_stable = visible or UNKNOWN_BYTES
             return
+        if self._unstable is None:
+            self._unstable = deque()
         unstable = self._unstable
         while uncommitted and uncommitted[0][0] <= high_watermark:
             end, size = uncommitted.popleft()

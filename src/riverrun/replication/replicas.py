@@ -151,7 +151,7 @@ class Replicas:
         """
         held = self.by_name.get(topic.name)
         touched: list[Partition] = []
-        if held is not None and any(p.topic_id != topic.id for p in held.values()):
+        if held is not None and self.by_id.get(topic.id) is not held:
             touched += self.remove_topic(topic.name)
             held = None
         missing: list[int] = []

@@ -42,7 +42,7 @@ from riverrun.ports.randomness import SystemRandomness
 from riverrun.server import logs
 from riverrun.server.controller_link.lifecycle import RegistrationRefused
 from riverrun.server.formation.decision import FormationError, FormationStopped
-from riverrun.server.garbage import FrozenObjects
+from riverrun.server.garbage import FrozenObjects, collect_less_often, without_collections
 from riverrun.server.metrics.node_metrics import declare_build
 from riverrun.server.network.free_ports import check_free
 from riverrun.server.node import Node
@@ -110,6 +110,7 @@ def run(
         prefixed_node=int(settings.node_id) if supervision.is_prefixed else None,
     )
     host = host or NodeHost()
+    collect_less_often()
     return uvloop.run(_serve(settings, supervision, host.files), loop_factory=host.new_loop)
 
 
@@ -146,6 +147,7 @@ async def _serve(settings: NodeSettings, supervision: Supervision, files: Files)
         randomness=SystemRandomness(),
         boot_id=_boot_id(),
         sockets=sockets,
+        loading=without_collections,
     )
     declare_build(node.metrics)
     asyncio.get_running_loop().set_exception_handler(node.callback_failed)

@@ -13,6 +13,7 @@ import asyncio
 import socket
 import traceback
 from collections.abc import Coroutine, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,7 @@ from riverrun.server.dispatch.router import Router
 from riverrun.server.dispatch.routers import build_broker_router, build_controller_router
 from riverrun.server.formation.decision import Formed
 from riverrun.server.formation.formation import Formation
+from riverrun.server.garbage import Loading
 from riverrun.server.logs import error_text
 from riverrun.server.network.connection_limits import ConnectionLimits
 from riverrun.server.network.console_relay import console_for
@@ -83,9 +85,11 @@ class Node:
         randomness: Randomness,
         boot_id: str = "",
         sockets: Mapping[Address, socket.socket] | None = None,
+        loading: Loading = nullcontext,
     ) -> None:
         """``boot_id`` identifies the current boot of the machine; empty if unknown. ``sockets``
-        are listening sockets for client addresses, passed by a service manager.
+        are listening sockets for client addresses, passed by a service manager. Metadata and logs
+        are loaded in ``loading`` contexts, in which the node does not wait for other nodes.
         """
         self.settings = settings
         self.metrics = Metrics()
@@ -95,11 +99,12 @@ class Node:
         self._randomness = randomness
         self._boot_id = boot_id
         self._sockets = dict(sockets or {})
+        self._loading = loading
         self._stopping = asyncio.Event()
         self._directory_failed = asyncio.Event()
         self._failure: BaseException | None = None
         self._is_recovering = False
-        self._tasks = OwnedTasks(self._component_failed)
+        self._tasks = OwnedTasks(lambda name, error: self._fail(error, component=name))
         # None until ``_start`` creates them
         self._directory: LogDirectory | None = None
         self._log_manager: LogManager | None = None
@@ -135,8 +140,7 @@ class Node:
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (starting, stopping):
-                if not task.done():
-                    task.cancel()
+                task.cancel()
             await asyncio.wait((starting, stopping))
         if not starting.cancelled():
             starting.result()
@@ -214,9 +218,10 @@ class Node:
         log_manager = self._log_manager = LogManager(
             directory, clock=self._clock, metrics=self.metrics, cleaner=settings.cleaner
         )
-        metadata = self._metadata = await self._open_metadata(
-            directory, log_manager, formed, security
-        )
+        with self._loading():
+            metadata = self._metadata = await self._open_metadata(
+                directory, log_manager, formed, security
+            )
         declare_quorum_metrics(self.metrics, metadata)
         configs = Configs(
             declared_settings(), given=settings.given, node_id=settings.node_id, log=settings.log
@@ -246,7 +251,7 @@ class Node:
             send_memory=SendMemory(settings.network.unsent_bytes_max),
             image_waits=ImageWaits(lambda: metadata.current),
             response_cache=ResponseCache(),
-            broker_visibility=BrokerVisibility(self._clock),
+            broker_visibility=BrokerVisibility(self._clock, settings.node_id),
             brokers_by_connection={},
         )
 
@@ -334,8 +339,7 @@ class Node:
         self._tasks.start(registration.run(), name="controller registration")
 
     async def _start_http(self) -> None:
-        address = self.settings.identity.http_listener
-        if address:
+        if address := self.settings.identity.http_listener:
             console = console_for(self.settings)
             self._http = HttpServer(self.metrics, self.health, self._prepare_metrics, console)
             await self._http.start_at(address)
@@ -347,22 +351,22 @@ class Node:
         channels: ControllerChannels,
         listener: Listener,
     ) -> None:
-        self._is_recovering = True
-        await services.log_manager.recover(
-            lambda topic: services.configs.log_settings(services.metadata.current, topic)
-        )
-        self._is_recovering = False
-        forwarder = Forwarder(services, controller_router, channels.open("forwarding"))
-        broker = self._broker = BrokerRole(
-            services,
-            forwarder=forwarder,
-            channels=channels,
-            tasks=self._tasks,
-            boot_id=self._boot_id,
-            listener=listener,
-            directory_failed=self._directory_failed,
-            on_bug=self._fail,
-        )
+        with self._loading():
+            self._is_recovering = True
+            await services.log_manager.recover(
+                lambda topic: services.configs.log_settings(services.metadata.current, topic)
+            )
+            self._is_recovering = False
+            broker = self._broker = BrokerRole(
+                services,
+                forwarder=Forwarder(services, controller_router, channels.open("forwarding")),
+                channels=channels,
+                tasks=self._tasks,
+                boot_id=self._boot_id,
+                listener=listener,
+                directory_failed=self._directory_failed,
+                on_bug=self._fail,
+            )
         await broker.register()
         broker.start()
         throttle = RequestThrottle(services.quotas, listener.mute)
@@ -390,11 +394,6 @@ class Node:
         log.info("stopping", reason=reason)
         self._stopping.set()
 
-    def _component_failed(self, name: str, error: BaseException) -> None:
-        log.error("node must stop", component=name, error=error_text(error))
-        self._failure = self._failure or error
-        self._stopping.set()
-
     def _handler_failed(self, error: BaseException) -> None:
         """A bug in a handler closes the connection. A broken invariant stops the node."""
         trace = "".join(traceback.format_exception(error))
@@ -411,8 +410,8 @@ class Node:
         else:
             loop.default_exception_handler(dict(context))
 
-    def _fail(self, error: BaseException) -> None:
-        log.error("node must stop", error=error_text(error))
+    def _fail(self, error: BaseException, **context: str) -> None:
+        log.error("node must stop", error=error_text(error), **context)
         self._failure = self._failure or error
         self._stopping.set()
 

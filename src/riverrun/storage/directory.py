@@ -96,8 +96,9 @@ class LogDirectory:
         self.metadata_log: Log | None = None
         self.removals: list[Removal] = []
         """Files and directories that are no longer used."""
-        self.created: list[Log] = []
-        """Logs whose directory is not durable yet."""
+        self.unflushed: list[Log] = []
+        """Logs to flush as a whole: new ones, and those that a crash left with unflushed records,
+        which every further crash would check and replay again."""
         self.being_made: dict[TopicPartition, None] = {}
         """New logs whose files a thread makes now."""
         self.rolled: dict[Log, None] = {}
@@ -349,6 +350,8 @@ class LogDirectory:
         for offsets in self._checkpointed:
             offsets.pop(log.partition, None)
         self.logs[log.partition] = log
+        if log.recovery_point < log.end_offset:
+            self.unflushed.append(log)
 
     def load(self, settings_for: SettingsFor) -> Iterator[Log]:
         """Recover all logs, one at a time."""
@@ -425,7 +428,7 @@ class LogDirectory:
             offsets.pop(partition, None)
         log = self._open(partition, topic_id, settings, is_metadata_durable=False, is_new=is_new)
         self.logs[partition] = log
-        self.created.append(log)
+        self.unflushed.append(log)
         return log
 
     def adopt_topic_id(self, partition: TopicPartition, topic_id: UUID) -> None:
@@ -434,7 +437,7 @@ class LogDirectory:
         assert log.topic_id == UNKNOWN_TOPIC_ID, f"{partition} is of topic {log.topic_id}"
         make_metadata(self.files, log.path, topic_id)
         log.adopt_topic_id(topic_id)
-        self.created.append(log)
+        self.unflushed.append(log)
 
     def delete(self, partition: TopicPartition) -> None:
         """Delete a log. Its directory is renamed and added to ``removals``."""
@@ -470,10 +473,8 @@ class LogDirectory:
         return Checkpoint(self.files, self.path, {name: current[name] for name in names or current})
 
     def find_unloaded(self) -> None:
-        """Before a stop that precedes recovery, so that checkpoints keep all partitions.
-
-        Waits for the disk.
-        """
+        """Before a stop that precedes recovery, so that checkpoints keep all partitions. Waits for
+        the disk."""
         if not self._is_searched:
             self.find()
 

@@ -70,6 +70,7 @@ class FlushJob:
         self.segments = segments
         """Each segment with the size that the job makes durable."""
         self.directories = directories
+        self._synced: tuple[str, ...] = ()
         self.side_files = side_files
         """Present in whole flushes: recovery may then start at the job's offset."""
         self.has_epochs = has_epochs
@@ -79,6 +80,10 @@ class FlushJob:
         """Whether the side files are written."""
         self.is_abandoned = False
         """Set when the log is deleted: a new log of the same name may use the directory."""
+
+    def skip_directory(self, path: str) -> None:
+        """The directory was synced since the log was created."""
+        self._synced = (path,)
 
     def run(self) -> None:
         for handle in self._handles:
@@ -91,7 +96,8 @@ class FlushJob:
             ):
                 file.sync()
         for path in dict.fromkeys(self.directories):
-            self._files.sync_directory(path)
+            if path not in self._synced:
+                self._files.sync_directory(path)
         self.has_synced = True
         if self.side_files is not None:
             self._write(self.side_files)
@@ -267,7 +273,8 @@ class LogFlusher:
 def _index_paths(segments: Sequence[Segment]) -> list[str]:
     paths = []
     for segment in segments:
-        paths += [segment.path_of(INDEX_SUFFIX), segment.path_of(TIME_INDEX_SUFFIX)]
+        if segment.size:
+            paths += [segment.path_of(INDEX_SUFFIX), segment.path_of(TIME_INDEX_SUFFIX)]
         if segment.has_own_transactions:
             paths.append(segment.path_of(TRANSACTION_INDEX_SUFFIX))
     return paths

@@ -33,6 +33,7 @@ from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
 from riverrun.storage.flush import FlushJob, largest_unflushed
 from riverrun.storage.log import Log
+from riverrun.storage.recovery.directory_recovery import recover_all
 from riverrun.storage.removal import Removal
 from riverrun.storage.segment.reader import ColdRead, Slice
 from riverrun.storage.segment.segment import DELETED_SUFFIX, Segment
@@ -46,10 +47,8 @@ READ_THREADS = 4
 TICK_SECONDS = 1.0
 FIRST_RETENTION_MS = 30 * SECOND_MS
 FLUSH_RETRY_SECONDS = 0.1
-NEW_LOGS_MAX = 200
-"""New logs flushed in one tick: their syncs delay all other writes to the disk."""
-OPEN_LOGS = 20
-"""Logs that a thread recovers in one call."""
+WHOLE_FLUSHES_MAX = 200
+"""New and recovered logs flushed in one tick: their syncs delay all other writes to the disk."""
 _logger = structlog.get_logger("riverrun.storage")
 
 
@@ -137,25 +136,7 @@ class LogManager:
         """Recover all logs in several threads."""
         directory = self._directory
         began = self._clock.monotonic()
-        partitions = await self.in_thread(directory.find)
-        chunks = iter(
-            [partitions[at : at + OPEN_LOGS] for at in range(0, len(partitions), OPEN_LOGS)]
-        )
-
-        async def open_some() -> None:
-            for chunk in chunks:
-                pairs = [(partition, settings_for(partition.topic)) for partition in chunk]
-                for log in await self.in_thread(partial(directory.open_logs, pairs)):
-                    directory.add(log)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(directory.settings.recovery_threads):
-                    group.create_task(open_some())
-        except ExceptionGroup as failed:
-            # One disk failed, though several threads may have got the error.
-            raise failed.exceptions[0] from failed
-        await self.in_thread(directory.clear_failure)
+        await recover_all(directory, settings_for, self.in_thread)
         await self.in_thread(partial(self._cleaner.load, directory.logs))
         logs = directory.logs.values()
         state = {
@@ -186,7 +167,9 @@ class LogManager:
             if self._directory.is_offline or log.is_offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The data directory is offline")
 
-    async def _flush(self, log: Log, *, whole: bool = False, closing: bool = False) -> None:
+    async def _flush(
+        self, log: Log, *, whole: bool = False, closing: bool = False, is_name_durable: bool = False
+    ) -> None:
         """Flush a log. If a flush is running, wait for it; a caller that needs more calls again."""
         while (running := self._flushes.get(log)) is not None:
             await asyncio.shield(running)
@@ -203,6 +186,8 @@ class LogManager:
             await asyncio.sleep(FLUSH_RETRY_SECONDS)
             return
         if job is not None:
+            if is_name_durable:
+                job.skip_directory(self._directory.path)
             # A task of its own, because a caller may be cancelled while the thread continues.
             task = asyncio.get_running_loop().create_task(self._run_flush(log, job))
             self._flushes[log] = task
@@ -268,17 +253,19 @@ class LogManager:
         lowered first, because batches that are appended now are not durable yet.
         """
         keep = offset if start_at is None else 0
-        if log.recovery_point > keep:
-            log.lower_recovery_point(keep)
-            if not await self.checkpoint(RECOVERY_POINTS):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         if log.cleaned_to > keep:
             # New batches there are not compacted. A tombstone must not expire before the records
             # that it supersedes are removed.
             log.cleaned_to = Offset(keep)
             await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
-        while log in self._flushes:
-            await asyncio.shield(self._flushes[log])
+        while log in self._flushes or log.recovery_point > keep:
+            # Flushes raise it again. Nothing is awaited between the last look at it and the cut.
+            if (running := self._flushes.get(log)) is not None:
+                await asyncio.shield(running)
+                continue
+            log.lower_recovery_point(keep)
+            if not await self.checkpoint(RECOVERY_POINTS):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         if log.is_offline or not is_wanted():
             return False
         segments, start = list(log.segments), log.start_offset
@@ -342,17 +329,17 @@ class LogManager:
     async def _flush_due_logs(self) -> None:
         """Flush logs that are due by their settings, a closed segment or unflushed bytes."""
         directory = self._directory
-        new = directory.created[:NEW_LOGS_MAX]
-        del directory.created[:NEW_LOGS_MAX]
+        unflushed = directory.unflushed[:WHOLE_FLUSHES_MAX]
+        del directory.unflushed[:WHOLE_FLUSHES_MAX]
         rolled, directory.rolled = directory.rolled, {}
-        whole = [log for log in dict.fromkeys([*new, *rolled]) if not log.is_offline]
-        await self._flush_all(whole, whole=True)
+        whole = [log for log in dict.fromkeys([*unflushed, *rolled]) if not log.is_offline]
+        await self._flush_all(whole, whole=True, shares_names=bool(unflushed))
         now_ms = self._clock.now_ms()
         dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
         await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
         largest = largest_unflushed(dirty, directory.settings.unflushed_bytes_max)
         await self._flush_all(largest, whole=True)
-        if largest or rolled:
+        if largest or any(log.recovery_point for log in whole):
             await self.checkpoint(RECOVERY_POINTS)
         if self.is_disk_full:
             await self._check_space()
@@ -370,21 +357,36 @@ class LogManager:
             _logger.info("disk has space again", path=path, free_bytes=free)
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
-        settings = log.settings
-        if log.end_offset - log.flushed_offset >= settings.flush_messages:
+        if log.end_offset - log.flushed_offset >= log.settings.flush_messages:
             return True
-        return now_ms - self._last_flushed_ms.setdefault(log, now_ms) >= settings.flush_ms
+        return now_ms - self._last_flushed_ms.setdefault(log, now_ms) >= log.settings.flush_ms
 
     async def _flush_all(
-        self, logs: Iterable[Log], *, whole: bool = False, closing: bool = False
+        self,
+        logs: Iterable[Log],
+        *,
+        whole: bool = False,
+        closing: bool = False,
+        shares_names: bool = False,
     ) -> None:
+        """``shares_names`` if many logs may be new: one sync makes all their names durable."""
         waiting = iter(list(logs))
+        if shares_names and not await self._sync_names():
+            return
 
         async def flush_some() -> None:
             for log in waiting:
-                await self._flush(log, whole=whole, closing=closing)
+                await self._flush(log, whole=whole, closing=closing, is_name_durable=shares_names)
 
         await asyncio.gather(*(flush_some() for _ in range(SYNC_THREADS)))
+
+    async def _sync_names(self) -> bool:
+        """Sync the data directory, which has the names of all logs. Returns success."""
+        try:
+            await self._in_sync_thread(partial(self._files.sync_directory, self._directory.path))
+        except OSError as error:
+            self._directory.fail(f"a sync failed: {error}")
+        return not self._directory.is_offline
 
     async def _retain(self) -> None:
         """Roll logs whose active segment is old, and enforce retention."""
@@ -485,7 +487,7 @@ class LogManager:
     async def _stop_cleanly(self, broker_epoch: int) -> None:
         await self.in_thread(self._directory.find_unloaded)
         all_logs = [*self._all_logs(), *self._directory.kept.logs]
-        await self._flush_all(all_logs, whole=True, closing=True)
+        await self._flush_all(all_logs, whole=True, closing=True, shares_names=True)
         unflushed = [log for log in self._all_logs() if log.recovery_point < log.end_offset]
         await self._remove_files()
         await self.checkpoint()

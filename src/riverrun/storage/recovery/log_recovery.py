@@ -146,7 +146,6 @@ def _recover_empty(
     segment = Segment(open_files, path, 0)
     segment.created_ms = situation.now_ms
     segment.is_warm = True
-    segment.activate(situation.settings)
     return _empty(segment, is_durable=situation.was_clean)
 
 

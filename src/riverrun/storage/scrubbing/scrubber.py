@@ -118,13 +118,19 @@ class Scrubber:
             earliest = min(self._due_ms.values(), default=now)
             self._look_again_ms = min(earliest, now + LOOK_AGAIN_MS)
         known = list(self._due_ms)
-        wanted = dict.fromkeys([*suspects, *(known[place] for _, place in due)])
+        wanted = dict.fromkeys(suspects)
+        for log in (known[place] for _, place in due):
+            if log.size_bytes:
+                wanted[log] = None
+            else:
+                self._due_ms[log] = self._next_scrub_ms()
         return _first_group(log for log in wanted if log.damage is None)
 
     async def _scrub(self, logs: list[Log]) -> None:
         suspects = {log: None for log in logs if log.is_suspect}
         found = [(log, extent) for log in logs if (extent := self._begin(log)) is not None]
         if not found:
+            await asyncio.sleep(0)  # The caller looks for other logs at once.
             return
         layouts = [log.segments.layout for log, _ in found]
         unchecked = {log: len(extent.segments) for log, extent in found}
@@ -167,9 +173,13 @@ class Scrubber:
             self._due_ms[log] = min(self._due_ms[log], retry_ms)
             log.is_suspect = log.is_suspect or log in suspects
 
-    def _begin(self, log: Log) -> LogExtent | None:
+    def _next_scrub_ms(self) -> float:
+        """When a log is due again that is scrubbed now."""
         interval_ms = max(self._settings.interval_ms, TICK_SECONDS * SECOND_MS)
-        self._due_ms[log] = self._clock.monotonic() * SECOND_MS + interval_ms
+        return self._clock.monotonic() * SECOND_MS + interval_ms
+
+    def _begin(self, log: Log) -> LogExtent | None:
+        self._due_ms[log] = self._next_scrub_ms()
         log.is_suspect = False
         extent = None if log.is_offline else extent_of(log)
         return extent if extent is not None and extent.segments else None

@@ -23,7 +23,8 @@ COUNT = 10 * STEP_RECORDS
 
 def large() -> Scene:
     """Node 2 leads every second partition and follows in the others."""
-    return Scene(cluster(*[P(1 + number % 2, (1, 2, 3)) for number in range(COUNT)]))
+    image = cluster(*[P(1 + number % 2, (1, 2, 3)) for number in range(COUNT)])
+    return Scene(image, auto_rebalance=False)
 
 
 def in_sync(scene: Scene) -> int:

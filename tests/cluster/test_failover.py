@@ -12,13 +12,14 @@ from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
+from riverrun.metadata.records import PartitionChangeRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.ports.metrics import Metrics
 from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
 from tests.cluster.fakes import FakeClock, MemoryLog, make_configs
 from tests.cluster.messages import heartbeat_request, registration_request
-from tests.cluster.states import NONE, P, cluster, setting, state, topic
+from tests.cluster.states import NONE, TOPIC, P, cluster, setting, state, topic
 from tests.storage.machines import FixedClock
 from tests.storage.virtual_loop import VirtualLoop, run
 
@@ -120,7 +121,7 @@ def test_silent_broker_is_fenced_when_its_session_expires() -> None:
 
 
 def test_a_failover_is_one_batch() -> None:
-    scene = Scene()
+    scene = Scene(auto_rebalance=False)
 
     async def story() -> None:
         del scene.alive[TWO]
@@ -368,12 +369,24 @@ def test_new_incarnation_registers_without_waiting_for_the_old_session() -> None
     scene.play(story)
 
 
-def test_leadership_returns_to_preferred_replicas_automatically() -> None:
+def test_leadership_returns_to_preferred_replicas_that_are_in_sync() -> None:
     scene = Scene(imbalance_check_s=10)
 
     async def story() -> None:
         assert scene.partition == WHOLE
-        assert 9 < await time_until(lambda: scene.partition == P(1, (1, 2, 3))) < 11
+        assert await time_until(lambda: scene.partition == P(1, (1, 2, 3))) < 1
+
+    scene.play(story)
+
+
+def test_leadership_that_moved_for_another_reason_returns_later() -> None:
+    scene = Scene(imbalance_check_s=10)
+
+    async def story() -> None:
+        await time_until(lambda: scene.partition == P(1, (1, 2, 3)))
+        moved = PartitionChangeRecord(partition_id=0, topic_id=TOPIC, leader=TWO)
+        await scene.log.append([moved])
+        assert 8 < await time_until(lambda: scene.partition == P(1, (1, 2, 3))) < 11
 
     scene.play(story)
 

@@ -30,7 +30,7 @@ from riverrun.cluster.partitions.departure import Departure, is_large
 from riverrun.cluster.partitions.elect_leaders import hand_over
 from riverrun.cluster.partitions.election_rules import is_elr_enabled
 from riverrun.cluster.partitions.elr import records_to_enable
-from riverrun.cluster.partitions.leader_return import STEP_SECONDS, LeaderReturn
+from riverrun.cluster.partitions.leader_return import LeaderReturn
 from riverrun.cluster.partitions.leadership import elect_leaderless, fence
 from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.cluster.settings import ControllerSettings
@@ -153,7 +153,7 @@ class ActiveController:
         self._last_leader: NodeId | None = None
         self.departing: dict[NodeId, None] = {}
         """Brokers that leave their in-sync sets in steps."""
-        self._balance_at = self._unclean_at = self._hand_over_at = 0.0
+        self._unclean_at = self._hand_over_at = 0.0
 
     async def submit(
         self, decide: Decide[R], *, is_urgent: bool = False, reads_committed: bool = True
@@ -235,7 +235,8 @@ class ActiveController:
                 old = before.incarnation if before is not None else None
                 epoch = decision.response.broker_epoch
                 self.sessions.opened(node, epoch, now, instead_of=old)
-                log.info("broker registered", broker=node, epoch=epoch, again=before is not None)
+                event = "broker registered" if before is None else "broker registered again"
+                log.info(event, broker=node, epoch=epoch)
             return decision
 
         return await self.submit(decide, is_urgent=True)
@@ -295,7 +296,7 @@ class ActiveController:
         self.sessions.begin(
             self._metadata.newest, now, {} if old is None or contact is None else {old: contact}
         )
-        self._balance_at = now + self.settings.imbalance_check_s
+        self._leader_return.reset(now)
         self._unclean_at = now
         self._activate()
         if old is not None and old != self._metadata.node_id:
@@ -348,8 +349,7 @@ class ActiveController:
         if now >= self._hand_over_at:
             self._hand_over_at = now + HAND_OVER_SECONDS
             self._attempt("hand-over of leadership", self._hand_over)
-        if settings.auto_rebalance and now >= self._balance_at:
-            self._balance_at = now + settings.imbalance_check_s
+        if self._leader_return.is_due(metadata.newest, self.sessions, now):
             self._attempt("leader rebalance", self._balance)
         for plan in self._plans.due(metadata.newest):
             self._attempt("plan", partial(self._advance_plan, plan))
@@ -362,10 +362,9 @@ class ActiveController:
 
     def _balance(self, image: Image) -> Decision[bool]:
         now = self._clock.monotonic()
-        decision = self._leader_return.step(self._configs, image, self.sessions, now)
-        if decision.response:
-            self._balance_at = now + STEP_SECONDS  # more remain
-        return decision
+        return self._leader_return.step(
+            self._configs, image, self.sessions, now, departing=self.departing
+        )
 
     def _hand_over(self, image: Image) -> Decision[bool]:
         decision = hand_over(self._configs, image)

@@ -32,7 +32,8 @@ class ControllerSettings(Settings):
     auto_rebalance: bool = setting(
         True,
         name="auto.leader.rebalance.enable",
-        doc="Whether leadership returns to preferred replicas automatically.",
+        doc="Whether leadership returns to preferred replicas automatically: when all replicas of "
+        "a broker that was away are in sync again, and in regular checks.",
     )
     imbalance_check_s: int = setting(
         300,

@@ -78,7 +78,7 @@ class Node:
             response_cache=ResponseCache(),
             brokers_by_connection={},
         )
-        services.broker_visibility = BrokerVisibility(services.clock)
+        services.broker_visibility = BrokerVisibility(services.clock, NodeId(1))
         services.broker_visibility.published(None, log.current)
         self.services = cast(Any, services)
         clock: Any = self.services.clock

@@ -351,6 +351,25 @@ def test_fenced_broker_stays_listed_by_a_node_that_was_never_asked_before() -> N
     assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
 
 
+def test_broker_that_registers_again_stays_listed_until_it_is_unfenced() -> None:
+    node = Node(image_of("t", brokers=(1, 2), partitions=1))
+    fence(node, 2, now=100.0)
+    now = 101.0 + LISTED_AFTER_FENCING_SECONDS
+    node.services.clock.monotonic = lambda: now
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1]
+    image = node.log.current
+    again = replace(image.brokers[NodeId(2)], epoch=image.brokers[NodeId(2)].epoch + 1)
+    node.log.current = replace(image, brokers={**image.brokers, NodeId(2): again})
+    node.services.broker_visibility.published(None, node.log.current)
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
+
+
+def test_fenced_broker_lists_itself() -> None:
+    """It serves clients a moment before the controller unfences it."""
+    node = Node(fenced(image_of("t", brokers=(1, 2), partitions=1), 1))
+    assert [broker.node_id for broker in ask(node, 13, ALL).brokers] == [1, 2]
+
+
 def fence(node: Node, broker: int, *, now: float) -> None:
     """Publish an image in which the broker is fenced."""
     node.services.clock.monotonic = lambda: now

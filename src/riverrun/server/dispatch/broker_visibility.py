@@ -1,4 +1,4 @@
-"""Which brokers clients may see: those that live, and those that died a moment ago."""
+"""Which brokers clients may see: those that live, and those that died or returned a moment ago."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ LOST_SECONDS: Final = 0.5
 
 
 class BrokerVisibility:
-    """When brokers were fenced, and when connections to leaders broke, as this node sees it."""
+    """When brokers were fenced or registered again, and when connections to leaders broke, as this
+    node sees it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, node_id: NodeId) -> None:
         self._clock = clock
+        self._node_id = node_id
         self._seen: Mapping[NodeId, BrokerImage] = {}
         self._fenced_at: dict[NodeId, float] = {}
         self._lost_at: dict[NodeId, float] = {}
 
     def listed_brokers(self, image: Image, listener: str, now: float) -> dict[NodeId, BrokerImage]:
-        """The live brokers, and those that were fenced within the last seconds.
+        """The live brokers, this one, and those that were fenced within the last seconds.
 
         A leader that dies is fenced and replaced by one record. librdkafka (2.16) drops a broker
         that is not listed any more, together with partitions that it is about to move to their new
-        leader. It looks for that leader again only after a second. So the list shrinks later.
+        leader. It looks for that leader again only after a second. If the broker coordinated a
+        group, a transaction that commits offsets may wait for minutes (librdkafka issue 5511). So
+        the list shrinks later, and a broker that serves clients before it is unfenced lists itself.
         """
-        listed = live_brokers(image, listener)
         for broker_id, since in list(self._fenced_at.items()):
-            broker = image.brokers.get(broker_id)
             if now - since > LISTED_AFTER_FENCING_SECONDS:
                 del self._fenced_at[broker_id]
-            elif broker is not None and listener in broker.endpoints:
-                listed[broker_id] = broker
-        return listed
+        return {
+            broker.id: broker
+            for broker in image.brokers.values()
+            if listener in broker.endpoints
+            and (not broker.is_fenced or broker.id == self._node_id or broker.id in self._fenced_at)
+        }
 
     def published(self, _: Delta | None, image: Image) -> None:
         """A subscriber of metadata images. A node that no client has asked yet must know, too, when
@@ -63,15 +68,17 @@ class BrokerVisibility:
 
     def _note_fenced(self, brokers: Mapping[NodeId, BrokerImage], now: float) -> None:
         before, self._seen = self._seen, brokers
-        self._fenced_at = {
-            broker.id: self._fenced_at.get(broker.id, now)
-            for broker in brokers.values()
-            if broker.is_fenced
-            and (
-                broker.id in self._fenced_at
-                or (broker.id in before and not before[broker.id].is_fenced)
-            )
-        }
+        fenced_at: dict[NodeId, float] = {}
+        for broker in brokers.values():
+            last = before.get(broker.id)
+            if not broker.is_fenced or last is None:
+                continue
+            # A broker is fenced while it starts. Its registration shows that it lives.
+            if not last.is_fenced or last.epoch != broker.epoch:
+                fenced_at[broker.id] = now
+            elif broker.id in self._fenced_at:
+                fenced_at[broker.id] = self._fenced_at[broker.id]
+        self._fenced_at = fenced_at
 
 
 def live_brokers(image: Image, listener: str) -> dict[NodeId, BrokerImage]:

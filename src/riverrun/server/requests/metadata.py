@@ -4,8 +4,9 @@ Behaviour:
 
 * Creates unknown topics if the client and the node allow it. A new topic is in the response at
   once; Kafka reports it as unknown first, and the client retries.
-* A fenced broker stays listed for a few seconds, and a response waits up to 0.3 s for a new leader
-  if the current one may be dead (``dispatch/broker_visibility.py``).
+* A fenced broker stays listed for a few seconds. One that starts is listed before it is unfenced.
+* A response waits up to 0.3 s for a new leader if the current one may be dead
+  (``dispatch/broker_visibility.py``).
 * Topics are encoded one by one and cached as bytes (``dispatch/response_cache.py``).
 
 Versions 0 to 13:
@@ -78,12 +79,14 @@ def handle(
     if has_ids:
         return _by_id(services, context, request, wanted)
     names = list(dict.fromkeys(TopicName(topic.name or "") for topic in wanted))
-    missing = _to_create(services, context, request, names)
+    missing, refused = _to_create(services, context, request, names)
+    if refused:
+        names = [name for name in names if name not in refused]
     if missing:
-        return _create_then_respond(services, context, request, names, missing)
+        return _create_then_respond(services, context, request, names, missing, refused)
     if _is_in_doubt(services, services.metadata.current, names):
-        return _respond_after_election(services, context, request, names)
-    return _by_name(services, context, request, names)
+        return _respond_after_election(services, context, request, names, refused)
+    return _by_name(services, context, request, names, refused)
 
 
 def failed(request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
@@ -123,8 +126,9 @@ def _by_name(
     context: RequestContext,
     request: MetadataRequest,
     names: Sequence[TopicName],
+    refused: Sequence[TopicName],
 ) -> bytes | Awaitable[bytes]:
-    """Existing topics come first, as in Kafka."""
+    """Existing topics come first, as in Kafka. ``refused`` may be seen, but not created."""
     image = services.metadata.current
     hidden = [
         name
@@ -132,7 +136,9 @@ def _by_name(
         if not services.access.permits(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
     ]
     # Whether a hidden topic exists is not revealed.
-    refused = [_unknown(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, None) for name in hidden]
+    denied = [
+        _unknown(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, None) for name in (*hidden, *refused)
+    ]
     names = [name for name in names if name not in hidden] if hidden else names
     found = [image.topics_by_name[name] for name in names if name in image.topics_by_name]
     operations = OPERATIONS_OMITTED
@@ -150,7 +156,7 @@ def _by_name(
         for name in names
         if name not in image.topics_by_name
     ]
-    return _respond(services, context, request, image, found, after=[*unknown, *refused])
+    return _respond(services, context, request, image, found, after=[*unknown, *denied])
 
 
 def _by_id(
@@ -183,18 +189,29 @@ def _to_create(
     context: RequestContext,
     request: MetadataRequest,
     names: Iterable[TopicName],
-) -> list[TopicName]:
+) -> tuple[list[TopicName], list[TopicName]]:
+    """The missing topics to create, and those for which the principal lacks the right.
+
+    Topics that the principal may not describe are neither: they are hidden.
+    """
     if not (request.allow_auto_topic_creation and services.settings.topics.auto_create):
-        return []
+        return [], []
     known, access = services.metadata.current.topics_by_name, services.access
-    missing = [name for name in names if name not in known and is_topic_name(name)]
+    missing = [
+        name
+        for name in names
+        if name not in known
+        and is_topic_name(name)
+        and access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+    ]
     if not missing or access.allows_cluster(context, AclOperation.CREATE):
-        return missing
-    return [
+        return missing, []
+    refused = [
         name
         for name in missing
-        if access.permits(context, AclOperation.CREATE, ResourceType.TOPIC, name)
+        if not access.permits(context, AclOperation.CREATE, ResourceType.TOPIC, name)
     ]
+    return [name for name in missing if name not in refused], refused
 
 
 async def _create_then_respond(
@@ -203,6 +220,7 @@ async def _create_then_respond(
     request: MetadataRequest,
     names: Sequence[TopicName],
     missing: Iterable[TopicName],
+    refused: Sequence[TopicName],
 ) -> bytes:
     image = services.metadata.current
     wanted = [creatable(services.configs, image, name) for name in missing]
@@ -215,7 +233,7 @@ async def _create_then_respond(
     except KafkaError as error:
         if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             raise
-    response = _by_name(services, context, request, names)
+    response = _by_name(services, context, request, names, refused)
     return response if isinstance(response, bytes) else await response
 
 
@@ -235,6 +253,7 @@ async def _respond_after_election(
     context: RequestContext,
     request: MetadataRequest,
     names: Sequence[TopicName],
+    refused: Sequence[TopicName],
 ) -> bytes:
     """Wait shortly for the new leader.
 
@@ -244,7 +263,7 @@ async def _respond_after_election(
     await services.image_waits.until(
         lambda image: not _is_in_doubt(services, image, names), ELECTION_SECONDS_MAX
     )
-    response = _by_name(services, context, request, names)
+    response = _by_name(services, context, request, names, refused)
     return response if isinstance(response, bytes) else await response
 
 

@@ -4,8 +4,8 @@ A schedule is drawn from the seed, printed when a run fails, shrunk, and kept in
 a machine, several machines (``node-1,node-2``), or the two sides of a network partition
 (``node-1|node-2,node-3``). Without a second side it means all other machines. In a cluster a target
 may also be a role, resolved when the fault starts: the active ``controller``, the ``leader`` of the
-first partition, the ``follower`` that comes first in its replicas, or the ``other-follower``, and
-the ``coordinator`` of transactions.
+first partition, the ``follower`` that comes first in its replicas, or the ``other-follower``,
+the ``coordinator`` of transactions, and the ``group-coordinator`` of groups.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ CONTROLLER, LEADER, FOLLOWER, OTHER_FOLLOWER = "controller", "leader", "follower
 ROLES = (CONTROLLER, LEADER, FOLLOWER, OTHER_FOLLOWER)
 COORDINATOR = "coordinator"
 """The coordinator of the first transactional ids; a role only in runs with transactions."""
+GROUP_COORDINATOR = "group-coordinator"
+"""The coordinator of the first group of the consumer protocol; a role only in runs with groups."""
 SEVERAL_AT_ONCE = frozenset(
     {FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.TERMINATE}
 )

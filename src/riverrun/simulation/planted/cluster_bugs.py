@@ -27,6 +27,7 @@ from riverrun.replication.follower.plan import FetchPlan
 from riverrun.replication.leader_state import LeaderState
 from riverrun.replication.partition import Partition
 from riverrun.simulation.planted.access_bugs import AccessBug, access_with
+from riverrun.simulation.planted.group_bugs import GroupBug, groups_with
 from riverrun.simulation.planted.transaction_bugs import TransactionBug, transactions_with
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
@@ -51,7 +52,7 @@ class ClusterBug(Enum):
 
 
 @contextmanager
-def planted(bug: ClusterBug | TransactionBug | AccessBug | None) -> Iterator[None]:
+def planted(bug: ClusterBug | TransactionBug | GroupBug | AccessBug | None) -> Iterator[None]:
     """Plant a bug for the duration of a run; a process runs one world at a time."""
     with ExitStack() as stack:
         for owner, name, replacement in _chosen(bug):
@@ -59,9 +60,13 @@ def planted(bug: ClusterBug | TransactionBug | AccessBug | None) -> Iterator[Non
         yield
 
 
-def _chosen(bug: ClusterBug | TransactionBug | AccessBug | None) -> list[tuple[Any, str, Any]]:
+def _chosen(
+    bug: ClusterBug | TransactionBug | GroupBug | AccessBug | None,
+) -> list[tuple[Any, str, Any]]:
     if isinstance(bug, TransactionBug):
         return transactions_with(bug)
+    if isinstance(bug, GroupBug):
+        return groups_with(bug)
     return access_with(bug) if isinstance(bug, AccessBug) else _replacements(bug)
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from riverrun.coordinator.hashing import partition_of
 from riverrun.metadata.image import NO_LEADER
+from riverrun.model.ids import TopicName
 from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC
 from riverrun.simulation.access.stage import AccessStage
 from riverrun.simulation.access.users import ADMIN_USER, LISTENER, login_as
@@ -27,10 +29,13 @@ from riverrun.simulation.faults.schedule import (
     CONTROLLER,
     COORDINATOR,
     FOLLOWER,
+    GROUP_COORDINATOR,
     LEADER,
     OTHER_FOLLOWER,
     ROLES,
 )
+from riverrun.simulation.groups.run import CREW
+from riverrun.simulation.groups.stage import GroupStage
 from riverrun.simulation.isolation import captured_logs
 from riverrun.simulation.planted.cluster_bugs import planted
 from riverrun.simulation.transactions.stage import TransactionStage
@@ -77,7 +82,7 @@ def run_cluster(plan: ClusterPlan) -> RunOutcome:
             wall_seconds=time.monotonic() - began,
             acknowledged=scenario.checker.acknowledged,
             reads=scenario.checker.reads,
-            commits=scenario.workload.commits,
+            commits=scenario.workload.commits + scenario.group_commits,
             transactions=scenario.committed_transactions,
         )
 
@@ -151,29 +156,54 @@ class ClusterScenario:
                 world, self.cluster, replicas=plan.replicas, versions=plan.transaction_versions
             )
 
+        self.groups: GroupStage | None = None
+        if plan.has_groups:
+            self.groups = GroupStage(
+                world, self.cluster, replicas=plan.replicas, is_lossless=self._is_lossless
+            )
+
+    def _is_lossless(self) -> bool:
+        """Whether no acknowledged record was lost by permission."""
+        return self.checker.is_synced_before_ack or self.checker.era == 0
+
     @property
     def committed_transactions(self) -> int:
         return 0 if self.transactions is None else self.transactions.run.history.commits
 
+    @property
+    def group_commits(self) -> int:
+        return 0 if self.groups is None else self.groups.run.ledger.commits
+
     def _resolve_role(self, name: str) -> str:
         """The machine that has a role now; the first node if no machine has it."""
         cluster = self.cluster
-        if name not in (*ROLES, COORDINATOR):
+        if name not in (*ROLES, COORDINATOR, GROUP_COORDINATOR):
             return name
         if name == CONTROLLER:
             return cluster.leader or cluster.names[0]
-        partition = cluster.partition(TRANSACTION_TOPIC if name == COORDINATOR else TOPIC, 0)
+        partition = cluster.partition(*self._place_of_role(name))
         if partition is None:
             return cluster.names[0]
         others = [node for node in partition.replicas if node != partition.leader]
         playing = {
             LEADER: partition.leader,
             COORDINATOR: partition.leader,
+            GROUP_COORDINATOR: partition.leader,
             FOLLOWER: others[0] if others else NO_LEADER,
             OTHER_FOLLOWER: others[-1] if others else NO_LEADER,
         }
         place = int(playing[name])
         return node_name(place) if place >= 0 else cluster.names[0]
+
+    def _place_of_role(self, name: str) -> tuple[str, int]:
+        """The partition whose leader has a role, or whose followers have it."""
+        if name == COORDINATOR:
+            return (TRANSACTION_TOPIC, 0)
+        if name != GROUP_COORDINATOR:
+            return (TOPIC, 0)
+        topic = self.cluster.metadata.latest.topics_by_name.get(TopicName(OFFSETS_TOPIC))
+        count = 1 if topic is None else len(topic.partitions)
+        return (OFFSETS_TOPIC, int(partition_of(CREW, count)))
 
     def run(self) -> None:
         world, plan = self._world, self._plan
@@ -197,6 +227,8 @@ class ClusterScenario:
         world, calm = self._world, self._world.now
         if self.transactions is not None:
             self.transactions.expect_progress(self._until)
+        if self.groups is not None:
+            self.groups.expect_convergence(self._until)
         if self.access is not None:
             self.access.expect_progress(self._until)
         names = [producer.name for producer in self._plan.producers]
@@ -218,7 +250,9 @@ class ClusterScenario:
         )
         for name in names:
             self.cluster.supervisor.remove(name)
-        is_lossless = self.checker.is_synced_before_ack or self.checker.era == 0
+        is_lossless = self._is_lossless()
+        if self.groups is not None:
+            self.groups.expect_everything_committed(self._until, is_checked=is_lossless)
         if self.transactions is not None:
             self.transactions.expect_atomic(self._until, is_checked=is_lossless)
         if self.access is not None:

@@ -13,6 +13,7 @@ from riverrun.simulation.cluster import REPLICAS_MAX, node_name
 from riverrun.simulation.failures import SimulationFailure
 from riverrun.simulation.faults.schedule import (
     COORDINATOR,
+    GROUP_COORDINATOR,
     ON_CLUSTERS,
     ROLES,
     Fault,
@@ -20,9 +21,11 @@ from riverrun.simulation.faults.schedule import (
     draw_cluster_faults,
     draw_faults,
 )
+from riverrun.simulation.groups.run import GROUP_CLIENTS, SESSION_MS
 from riverrun.simulation.planted.access_bugs import AccessBug
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
+from riverrun.simulation.planted.group_bugs import GroupBug
 from riverrun.simulation.planted.transaction_bugs import TransactionBug
 from riverrun.simulation.transactions.run import TRANSACTIONAL_CLIENTS
 from riverrun.simulation.world import World
@@ -142,13 +145,15 @@ class ClusterPlan:
     """Whether clients also use transactions."""
     transaction_versions: tuple[int, ...] = (1, 2)
     """The newest transaction version of a transactional client, one of these."""
+    has_groups: bool = False
+    """Whether clients also form groups of the consumer protocol."""
     is_secure: bool = False
     """Whether clients and nodes log in, and users have rights."""
     plan_share: float = 0.0
     """The share of plans, which the controller runs, among the requests to move partitions."""
     balance_mode: str | None = None
     """Whether the controller makes plans by itself, within seconds."""
-    bug: ClusterBug | TransactionBug | AccessBug | None = None
+    bug: ClusterBug | TransactionBug | GroupBug | AccessBug | None = None
 
     @property
     def is_synced_before_ack(self) -> bool:
@@ -174,6 +179,7 @@ class ClusterPlan:
     def clients(self) -> list[str]:
         more = [MOVER] if self.has_moves else []
         more += TRANSACTIONAL_CLIENTS if self.has_transactions else ()
+        more += GROUP_CLIENTS if self.has_groups else ()
         more += ACCESS_CLIENTS if self.is_secure else ()
         return [*(plan.name for plan in self.producers), *READERS, ADMIN, AUDITOR, *more]
 
@@ -184,8 +190,9 @@ def draw_cluster_plan(
     *,
     has_moves: bool = False,
     has_transactions: bool = False,
+    has_groups: bool = False,
     is_secure: bool = False,
-    bug: ClusterBug | TransactionBug | AccessBug | None = None,
+    bug: ClusterBug | TransactionBug | GroupBug | AccessBug | None = None,
 ) -> ClusterPlan:
     with World(seed) as world:
         rng = world.stream(f"cluster/{nodes}")
@@ -209,6 +216,7 @@ def draw_cluster_plan(
         forms_under_faults=rng.random() < 0.15,
         has_moves=has_moves,
         has_transactions=has_transactions,
+        has_groups=has_groups,
         is_secure=is_secure,
         plan_share=plan_share,
         balance_mode=balance_mode,
@@ -216,6 +224,9 @@ def draw_cluster_plan(
     )
     if has_transactions:
         settings = {**plan.settings, **_draw_transaction_settings(rng)}
+        plan = dataclasses.replace(plan, settings=settings, producers=plan.producers[:1])
+    if has_groups:
+        settings = {**plan.settings, **_draw_group_settings(rng)}
         plan = dataclasses.replace(plan, settings=settings, producers=plan.producers[:1])
     kinds = [kind for kind in FaultKind if nodes > 1 or kind not in ON_CLUSTERS]
     faults = draw_cluster_faults(
@@ -225,9 +236,29 @@ def draw_cluster_plan(
         clients=plan.clients,
         count_max=CLUSTER_FAULTS_MAX,
         kinds=kinds,
-        roles=(*ROLES, COORDINATOR, COORDINATOR) if has_transactions else ROLES,
+        roles=_roles(has_transactions=has_transactions, has_groups=has_groups),
     )
     return dataclasses.replace(plan, faults=faults)
+
+
+def _roles(*, has_transactions: bool, has_groups: bool) -> tuple[str, ...]:
+    """The coordinators count twice, because they are what such a run is about."""
+    coordinators = [COORDINATOR] * 2 if has_transactions else []
+    coordinators += [GROUP_COORDINATOR] * 2 if has_groups else []
+    return (*ROLES, *coordinators)
+
+
+def _draw_group_settings(rng: random.Random) -> dict[str, str]:
+    return {
+        # Power loss may lose acknowledged records otherwise, and then little can be checked.
+        "log.flush.before.ack": rng.choice(("true", "true", "false")),
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": str(SESSION_MS),
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "500",
+        "group.consumer.assignment.interval.ms": str(rng.choice((0, 200, 1000))),
+        "group.consumer.assignors": rng.choice(("uniform,range", "range,uniform")),
+    }
 
 
 def _draw_transaction_settings(rng: random.Random) -> dict[str, str]:

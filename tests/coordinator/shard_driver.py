@@ -343,8 +343,13 @@ class Actor:
         return commit_code(self.driver.responses.get(waiter))
 
 
-def caller(client_id: str, version: int) -> Caller:
-    return Caller(client_id=client_id, client_host="/127.0.0.1", api_version=version)
+def caller(client_id: str, version: int, connection: int | None = None) -> Caller:
+    return Caller(
+        client_id=client_id,
+        client_host="/127.0.0.1",
+        api_version=version,
+        connection=connection,
+    )
 
 
 def leave(driver: ShardDriver, *identities: str | None) -> list[ErrorCode]:

@@ -68,10 +68,10 @@ def test_kafka_dump_log_reads_groups_of_the_consumer_protocol(tmp_path: Path) ->
     values = {kind: payload["data"] for kind, (_, payload) in zip(kinds[:6], found, strict=False)}
     assert values["5"]["subscribedTopicRegex"] == "ord.*"
     assert values["16"]["topics"] == ["orders"]
-    assert (values["3"]["epoch"], values["6"]["assignmentEpoch"]) == (1, 1)
-    assert values["8"]["memberEpoch"] == 1
+    assert (values["3"]["epoch"], values["6"]["assignmentEpoch"]) == (2, 2)
+    assert values["8"]["memberEpoch"] == 2
     assert values["8"]["assignedPartitions"][0]["partitions"] == [0]
-    assert values["8"]["assignedPartitions"][0]["assignmentEpochs"] == [1]
+    assert values["8"]["assignedPartitions"][0]["assignmentEpochs"] == [2]
     assert values["7"]["topicPartitions"][0]["partitions"] == [0]
     assert [payload is None for _, payload in found[6:]] == [True] * 4 + [False] * 2
 

@@ -17,10 +17,11 @@ from kio.schema.index import schema_name_map
 
 from tests.differential.secured import (
     USERS,
+    controller_address,
     log_in,
     log_in_by_token,
     login_address,
-    parse_token_response,
+    parse_by_own_codec,
 )
 from tests.plain_client import API_KEYS, ConnectionClosed, PlainClient, parse_response
 from tests.processes import until
@@ -249,14 +250,17 @@ class Script:
         return until(look, seconds=SETTLE_SECONDS_MAX + 5, what=api)[0]
 
     def _client(self, on: str) -> PlainClient:
-        """The connection of this name. Users of secured servers log in on their own one."""
+        """The connection of this name. Users of secured servers log in on their own one, or on
+        the controller listener as `user@controller`."""
         if on not in self.connections:
-            is_user = on in USERS
-            address = login_address(self.address) if is_user else self.address
+            user, _, place = on.partition("@")
+            address = self.address
+            if user in USERS:
+                address = controller_address(address) if place else login_address(address)
             client = PlainClient(address, timeout_seconds=RESPONSE_SECONDS_MAX)
             self.connections[on] = client
-            if is_user:
-                log_in(client, on)
+            if user in USERS:
+                log_in(client, user)
         return self.connections[on]
 
     def _exchange(self, api: str, version: int, fields: dict[str, Any], on: str) -> Any:
@@ -277,8 +281,8 @@ class Script:
         except TimeoutError:
             self.hang_up(on)
             return "silence"
-        if api.endswith("_delegation_token"):
-            return parse_token_response(api, version, frame)
+        if api.endswith("_delegation_token") or api == "envelope":
+            return parse_by_own_codec(api, version, frame)
         return parse_response(api, version, frame)[1]
 
     def _record(

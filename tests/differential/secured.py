@@ -1,7 +1,8 @@
 """Servers with logins and access control.
 
 Each has a second listener, on which users log in by PLAIN with their name as password, or by SCRAM
-with a delegation token. Clients of the first listener are anonymous, and may do everything.
+with a delegation token. Clients of the first listener are anonymous, and may do everything. The
+node and users log in by PLAIN on the controller listener.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ from riverrun.wire.headers import has_flexible_response_header, read_response_he
 from tests.plain_client import PlainClient
 from tests.processes import ApacheKafka, Server, executable, free_ports
 
-USERS = ("ann", "bob", "eve")
+USERS = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ivy")
 LOGIN_LISTENER = "SASL_PLAINTEXT"
 PORTS = 3
+NODE = "node"
+"""The user that the node itself is."""
 _PREFIX = f"listener.name.{LOGIN_LISTENER.lower()}"
 _MODULE = "org.apache.kafka.common.security"
+_PASSWORDS = " ".join(f'user_{name}="{name}"' for name in (*USERS, NODE))
 SECURED_SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
+    "super.users": f"User:ANONYMOUS;User:{NODE}",
     "delegation.token.secret.key": "the key of both servers",
     "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+    "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT,"
     "SASL_PLAINTEXT:SASL_PLAINTEXT",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.controller.plain.sasl.jaas.config": f"{_MODULE}.plain.PlainLoginModule "
+    f'required username="{NODE}" password="{NODE}" {_PASSWORDS};',
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
-    f"{_PREFIX}.plain.sasl.jaas.config": f"{_MODULE}.plain.PlainLoginModule required "
-    + " ".join(f'user_{name}="{name}"' for name in USERS)
-    + ";",
+    f"{_PREFIX}.plain.sasl.jaas.config": f"{_MODULE}.plain.PlainLoginModule required {_PASSWORDS};",
     f"{_PREFIX}.scram-sha-256.sasl.jaas.config": f"{_MODULE}.scram.ScramLoginModule required;",
 }
 
@@ -88,6 +94,10 @@ def login_address(address: tuple[str, int]) -> tuple[str, int]:
     return address[0], address[1] + 2
 
 
+def controller_address(address: tuple[str, int]) -> tuple[str, int]:
+    return address[0], address[1] + 1
+
+
 def log_in(client: PlainClient, user: str) -> None:
     last = _send(client, "PLAIN", f"\0{user}\0{user}".encode())
     assert last["error_code"] == "NONE", last
@@ -103,9 +113,9 @@ def log_in_by_token(client: PlainClient, token_id: str, hmac: bytes) -> Any:
     return _authenticate(client, scram.final(first["auth_bytes"]))
 
 
-def parse_token_response(api: str, version: int, frame: bytes) -> Any:
-    """A response about tokens, as plain values. kio cannot read times before 1970, and the time of
-    a failed request is -1."""
+def parse_by_own_codec(api: str, version: int, frame: bytes) -> Any:
+    """A response that kio cannot read, as plain values: with times before 1970, which failed
+    requests about tokens have, or with unknown tagged fields, which envelopes of riverrun have."""
     key = ApiKey[api.upper()]
     is_flexible = has_flexible_response_header(ALL_APIS[key], version)
     _, at = read_response_header(frame, is_flexible=is_flexible)

@@ -1,15 +1,18 @@
 """The responses of riverrun equal those that Apache Kafka sent to the same requests."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kio.schema.index import api_key_map
 
 from tests.differential.compare import mismatches
 from tests.differential.differences import DIFFERENCES, Difference
 from tests.differential.run import RECORDED, SETTINGS, load, prepare, run
 from tests.differential.script import ERAS
-from tests.differential.scripts import SCRIPTS, SECURED
-from tests.differential.secured import serve_secured
+from tests.differential.scripts import SCRIPTS, SECURED, matrix
+from tests.differential.secured import log_in, login_address, serve_secured
+from tests.plain_client import PlainClient
 from tests.processes import Server, serve
 
 SHOWN_MAX = 40
@@ -67,3 +70,35 @@ def test_every_known_difference_still_exists(
 
 def test_every_recording_has_a_script() -> None:
     assert {path.stem for path in RECORDED.glob("*.json")} == {*SCRIPTS, *SECURED}
+
+
+def test_every_api_for_clients_is_in_the_matrix_of_rights(secured: Server) -> None:
+    with PlainClient(login_address(secured.address)) as client:
+        log_in(client, "eve")
+        response = client.request("api_versions", 0, {})
+    served = {api_key_map[row["api_key"]] for row in response["api_keys"]}
+    assert served == matrix.apis_in_matrix() | {*matrix.NEEDS_NO_RIGHT}
+
+
+@pytest.mark.parametrize("name", matrix.TABLES)
+@pytest.mark.parametrize("era", ERAS)
+def test_every_missing_right_changes_the_response_of_kafka(name: str, era: str) -> None:
+    """Otherwise the matrix would not show that the right is needed."""
+    needless = []
+    for attempts in _calls(load(name)[era]):
+        *refused, given = attempts
+        api = given["ask"].partition(" ")[0]
+        if api not in matrix.SAME_FOR_ALL:
+            needless += [row["ask"] for row in refused if row["answer"] == given["answer"]]
+    assert not needless
+
+
+def _calls(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The attempts of each call, of which the first is without any right."""
+    calls: list[list[dict[str, Any]]] = []
+    for row in rows:
+        if row["ask"].endswith(matrix.NO_RIGHT):
+            calls.append([])
+        if calls:  # before, a script prepares its calls
+            calls[-1].append(row)
+    return calls

@@ -20,6 +20,7 @@ KINDS = {
     "cluster": "nodes=3",
     "moves": "nodes=4, has_moves=True",
     "transactions": "nodes=3, has_transactions=True",
+    "groups": "nodes=3, has_groups=True",
     "transactions-and-moves": "nodes=4, has_transactions=True, has_moves=True",
     "planted-bug": "nodes=3, bug=ClusterBug.VOTES_TWICE",
     "planted-bug-of-moves": "nodes=4, has_moves=True, bug=ClusterBug.PLAN_FORGETS_ITS_THROTTLE",

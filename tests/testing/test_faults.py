@@ -1,5 +1,7 @@
 """Three nodes: kill, stop, pause, cut off and fill them while clients work."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from confluent_kafka import KafkaError, Producer
 
@@ -39,6 +41,17 @@ def test_records_survive_a_killed_leader(three: Cluster) -> None:
     assert three.leader(topic) != leader
     three.start(leader)
     three.wait_in_sync()
+
+
+def test_all_nodes_are_killed_and_started_at_once(three: Cluster) -> None:
+    """One of them alone cannot serve: the quorum needs two."""
+    topic = three.topic()
+    three.produce(topic, ["before"])
+    with ThreadPoolExecutor(len(three.nodes)) as threads:
+        list(threads.map(three.kill, three.nodes))
+        list(threads.map(three.start, three.nodes))
+    three.wait_in_sync()
+    assert [each.text for each in three.records(topic)] == ["before"]
 
 
 def test_a_stopped_node_hands_over_its_partitions(three: Cluster) -> None:

@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from riverrun.chaos.clients.workload import ChaosWorkload, Load, create_topic
 from riverrun.chaos.cluster import ChaosCluster, ClusterFailed, until
 from riverrun.chaos.cluster_pool import ClusterPool, RunningCluster, wait_until_up
 from riverrun.chaos.faults.disks import NoSmallDisk
+from riverrun.chaos.groups.load import GroupLoad
 from riverrun.chaos.history import Action, History, Operation, OperationKind, write_history
 from riverrun.chaos.moves.leftovers import expect_nothing_left
 from riverrun.chaos.moves.mover import MovingAdministrator
@@ -34,6 +35,7 @@ SETTLE_SECONDS_MAX = 30.0
 CATCH_UP_SECONDS_MAX = 30.0
 REPLICAS_EQUAL_SECONDS_MAX = 10.0
 TRANSACTIONS_START_SECONDS_MAX = 60.0
+GROUP_PARTITIONS = 6
 VIOLATIONS_SHOWN_MAX = 5
 
 
@@ -147,12 +149,13 @@ class ScenarioRunner:
         self._run_faults(scenario, arena, result)
         result.operations = arena.history.operations()
         self._check(scenario, place, arena.workload, result)
-        violations = [] if arena.transactions is None else arena.transactions.check()
+        violations = (
+            [] if arena.transactions is None else list(map(str, arena.transactions.check()))
+        )
+        violations += [] if arena.groups is None else arena.groups.check()
         if violations:
-            texts = [str(each) for each in violations[:VIOLATIONS_SHOWN_MAX]]
-            result.add_problem(
-                ScenarioVerdict.BROKEN, f"{len(violations)} anomalies: {'; '.join(texts)}"
-            )
+            shown = "; ".join(violations[:VIOLATIONS_SHOWN_MAX])
+            result.add_problem(ScenarioVerdict.BROKEN, f"{len(violations)} anomalies: {shown}")
         result.seconds = time.monotonic() - began
         if result.verdict is not ScenarioVerdict.HOLDS:
             result.folder = self._pool.keep()
@@ -180,16 +183,22 @@ class ScenarioRunner:
     ) -> Arena:
         """The cluster with all clients of a scenario, which are not started yet."""
         history = History()
+        needs_machine = scenario.has_transactions or scenario.has_groups
         load = Load(
             replicas=min(3, self._pool.count_for(scenario)),
-            # Transactional clients need a share of the machine too.
-            rate=self._rate / 4 if scenario.has_transactions else self._rate,
+            # Transactional clients and processes of a group need a share of the machine too.
+            rate=self._rate / 4 if needs_machine else self._rate,
             has_administrator=scenario.has_administrator,
         )
+        if scenario.has_groups:
+            load = replace(load, partitions=GROUP_PARTITIONS)
         workload = ChaosWorkload(history, place.cluster.bootstrap, topic, load)
         transactions: TransactionLoad | None = None
         if scenario.has_transactions:
             transactions = TransactionLoad(history, place.cluster.bootstrap, topic, java=java)
+        groups: GroupLoad | None = None
+        if scenario.has_groups:
+            groups = GroupLoad(history, place.cluster.bootstrap, topic, load.partitions)
         mover: MovingAdministrator | None = None
         if scenario.has_moves:
             nodes, rng = list(place.cluster.nodes), random.Random(f"mover {seed}")
@@ -203,6 +212,7 @@ class ScenarioRunner:
             rng=random.Random(seed),
             log=lambda text: self._log(f"  {history.now():6.2f} s  {text}"),
             transactions=transactions,
+            groups=groups,
             mover=mover,
         )
 
@@ -240,7 +250,10 @@ class ScenarioRunner:
                 transactions.progress()
                 transactions.finish()
                 self._log(f"  {transactions.feed.history.commits} transactions committed")
-            self._finish(workload)
+            ends = self._finish(workload)
+            if arena.groups is not None:
+                arena.groups.finish(ends)
+                self._log(f"  {arena.groups.handovers} partitions were taken over")
         except PromiseBroken as error:
             result.add_problem(ScenarioVerdict.BROKEN, str(error))
             workload.abandon()
@@ -250,6 +263,8 @@ class ScenarioRunner:
         finally:
             if transactions is not None:
                 transactions.abandon()
+            if arena.groups is not None:
+                arena.groups.abandon()
             if arena.mover is not None:
                 arena.mover.abandon()
             probe.unwatch()
@@ -265,7 +280,8 @@ class ScenarioRunner:
         transactions.start()
         transactions.progress(seconds=TRANSACTIONS_START_SECONDS_MAX)
 
-    def _finish(self, workload: ChaosWorkload) -> None:
+    def _finish(self, workload: ChaosWorkload) -> dict[int, int]:
+        """Returns the log ends."""
         workload.stop_writing()
         ends = workload.read_back()
         until(
@@ -275,6 +291,7 @@ class ScenarioRunner:
         )
         until(workload.look_at_metadata, seconds=10, what="the topics are listed")
         workload.stop_reading()
+        return ends
 
     def _check(
         self,

@@ -15,7 +15,12 @@ from uuid import UUID
 from riverrun.coordinator.group import ClassicGroup, GroupState
 from riverrun.coordinator.log import InTransaction, ProducerTransaction
 from riverrun.coordinator.pending_offsets import PendingOffsets
-from riverrun.coordinator.records import TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
+from riverrun.coordinator.records import (
+    TEXT_BYTES_MAX,
+    CommittedOffset,
+    CoordinatorRecord,
+    OffsetRecord,
+)
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.messages.offset_commit_response import (
     OffsetCommitResponse,
@@ -389,3 +394,10 @@ def _each(topics: GroupOffsets) -> Iterator[tuple[str, int, CommittedOffset]]:
     for topic, partitions in topics.items():
         for partition, value in partitions.items():
             yield topic, partition, value
+
+
+def offset_of(record: CoordinatorRecord) -> OffsetRecord | None:
+    """The offset in a record, in a transaction or not."""
+    if isinstance(record, InTransaction):
+        record = record.record
+    return record if isinstance(record, OffsetRecord) else None

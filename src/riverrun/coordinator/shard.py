@@ -50,7 +50,7 @@ from riverrun.coordinator.log import (
     ProducerTransaction,
     TransactionEnd,
 )
-from riverrun.coordinator.offsets import Offsets
+from riverrun.coordinator.offsets import Offsets, offset_of
 from riverrun.coordinator.rebalance import (
     assignment_refused,
     assignment_stored,
@@ -180,23 +180,30 @@ class GroupShard:
     def sent(self, records: Iterable[CoordinatorRecord]) -> None:
         """Note that the records of a turn are in flight."""
         for record in records:
-            offset = _offset_of(record)
+            offset = offset_of(record)
             if offset is not None:
                 self.offsets.sent(offset)
+            elif isinstance(record, ConsumerRecord):
+                self.consumers.sent(record)
 
     def committed(self, turn: Turn, records: Iterable[CoordinatorRecord]) -> None:
         """Apply committed records, and continue the rebalances that waited for them."""
         for record in records:
             self.replay(record)
-            offset = _offset_of(record)
-            if offset is not None:
-                self.offsets.settled(offset)
-            elif isinstance(record, TransactionEnd):
+            self._settled(record)
+            if isinstance(record, TransactionEnd):
                 self._wake_readers(turn)
             elif isinstance(record, GroupRecord):
                 group = self.groups.get(record.group_id)
                 if group is not None and record.value is not None:
                     assignment_stored(turn, group, record.value)
+
+    def _settled(self, record: CoordinatorRecord) -> None:
+        offset = offset_of(record)
+        if offset is not None:
+            self.offsets.settled(offset)
+        elif isinstance(record, ConsumerRecord):
+            self.consumers.settled(record)
 
     def refused(self, turn: Turn, records: Iterable[CoordinatorRecord], code: ErrorCode) -> None:
         """Take back the in-memory effects of records that were not appended."""
@@ -205,9 +212,7 @@ class GroupShard:
         for group_id in rebuilt:
             self._rebuild(turn, group_id, code)
         for record in records:
-            offset = _offset_of(record)
-            if offset is not None:
-                self.offsets.settled(offset)
+            self._settled(record)
             if not isinstance(record, GroupRecord) or record.group_id in rebuilt:
                 continue
             group = self.groups.get(record.group_id)
@@ -458,7 +463,7 @@ class GroupShard:
         return described_classic(group)
 
     def describe_consumers(self, group_id: str) -> consumer_group_describe_response.DescribedGroup:
-        group = self.consumers.groups.get(group_id)
+        group = self.consumers.committed(group_id)
         if group is None:
             reason = "is not a consumer group" if group_id in self.groups else "not found"
             message = f"Group {group_id} {reason}."
@@ -467,7 +472,7 @@ class GroupShard:
 
     def listed(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
         """Groups in the given states and of the given types, in lower case; empty means all."""
-        return listed(self.groups.values(), self.consumers.groups.values(), states, types)
+        return listed(self.groups.values(), self.consumers.all_committed(), states, types)
 
     def delete_group(self, turn: Turn, waiter: Waiter, group_id: str) -> None:
         consumers, group = self.consumers.groups.get(group_id), self.groups.get(group_id)
@@ -488,10 +493,3 @@ class GroupShard:
         turn.records.append(GroupRecord(group.group_id, None))
         self._drop(turn, group, ErrorCode.UNKNOWN_MEMBER_ID)
         turn.note("group removed", group.group_id)
-
-
-def _offset_of(record: CoordinatorRecord) -> OffsetRecord | None:
-    """The offset in a record, in a transaction or not."""
-    if isinstance(record, InTransaction):
-        record = record.record
-    return record if isinstance(record, OffsetRecord) else None

@@ -14,7 +14,7 @@ from typing import Any, Generic, NewType, Protocol, TypeVar
 from msgspec import Struct
 
 from riverrun.coordinator.deadlines import Deadlines
-from riverrun.model.errors import ErrorCode
+from riverrun.model.errors import ErrorCode, KafkaError
 
 Waiter = NewType("Waiter", int)
 """A pending request, by a number that its runner assigned."""
@@ -89,6 +89,14 @@ class Shard(Protocol[T]):
 
 
 S = TypeVar("S", bound=Shard[Any])
+
+
+class SupersededConnection(KafkaError):
+    """A newer connection has made such a request for the same client. The request was delayed, and
+    its client has given it up. The connection is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.NOT_COORDINATOR, "a newer connection speaks for the client")
 
 
 class ShardLimits(Struct, frozen=True, kw_only=True):

@@ -67,6 +67,8 @@ class Caller(Struct, frozen=True, kw_only=True):
     client_id: str
     client_host: str
     api_version: int
+    connection: int | None = None
+    """The number of the connection; later ones have larger numbers."""
 
 
 class Turn(Struct, kw_only=True):

@@ -43,6 +43,11 @@ def simulate(
     transactions: bool = typer.Option(
         False, "--transactions", help="Use transactions, in a cluster of several nodes."
     ),
+    groups: bool = typer.Option(
+        False,
+        "--groups",
+        help="Use groups of the consumer protocol, in a cluster of several nodes.",
+    ),
     is_secure: bool = typer.Option(
         False, "--secure", help="Use logins and access control, in a cluster of several nodes."
     ),
@@ -65,6 +70,7 @@ def simulate(
     riverrun simulate --nodes 3 --seeds 1..100
     riverrun simulate --nodes 4 --moves --seeds 1..100
     riverrun simulate --nodes 3 --transactions --seeds 1..100
+    riverrun simulate --nodes 3 --groups --seeds 1..100
     riverrun simulate --nodes 3 --secure --seeds 1..100
     riverrun simulate --nodes 3 --transactions --flaw '?'
     """
@@ -72,7 +78,7 @@ def simulate(
     chosen = _parse_seeds(seed, seeds)
     try:
         from riverrun.simulation.faults.schedule import parse_schedule
-        from riverrun.simulation.report import SeedVerdict, draw_any, run_seed
+        from riverrun.simulation.report import draw_any
     except ModuleNotFoundError as error:
         typer.echo(f"simulate needs {error.name}; pip install 'riverrun[chaos]'", err=True)
         raise typer.Exit(2) from None
@@ -80,30 +86,45 @@ def simulate(
         schedule = None if faults is None else parse_schedule(faults)
     except ValueError as error:
         raise typer.BadParameter(f"invalid fault schedule: {error}") from None
-    planted = _bug_of(bug, nodes=nodes, has_transactions=transactions, is_secure=is_secure)
-    began = time.monotonic()
-    done = 0
-    simulated = 0.0
-    shown = began
-    if (transactions or is_secure) and nodes == 1:
-        raise typer.BadParameter("--transactions and --secure need --nodes 2 or more")
+    planted = _bug_of(
+        bug, nodes=nodes, has_transactions=transactions, has_groups=groups, is_secure=is_secure
+    )
+    if (transactions or groups or is_secure) and nodes == 1:
+        raise typer.BadParameter("--transactions, --groups and --secure need --nodes 2 or more")
     draw = partial(
         draw_any,
         nodes=nodes,
         faults=schedule,
         has_moves=moves,
         has_transactions=transactions,
+        has_groups=groups,
         is_secure=is_secure,
         bug=planted,
     )
-    run_one = partial(run_seed, draw=draw)
-    with _runs(chosen, jobs, run_one) as reports:
+    _run_all(chosen, draw, jobs=jobs, budget=budget, story=story, is_single=seed is not None)
+
+
+def _run_all(
+    chosen: range,
+    draw: Callable[[int], AnyPlan],
+    *,
+    jobs: int,
+    budget: float | None,
+    story: bool,
+    is_single: bool,
+) -> None:
+    from riverrun.simulation.report import SeedVerdict, run_seed
+
+    began = shown = time.monotonic()
+    done = 0
+    simulated = 0.0
+    with _runs(chosen, jobs, partial(run_seed, draw=draw)) as reports:
         for report in reports:
             done += 1
             simulated += report.simulated_seconds
             if report.verdict is not SeedVerdict.HOLDS:
                 _fail(report, draw(report.seed), story)
-            if story or seed is not None:
+            if story or is_single:
                 _show(report, story)
             now = time.monotonic()
             if now - shown > PROGRESS_SECONDS:
@@ -116,17 +137,19 @@ def simulate(
 
 
 def _bug_of(
-    name: str | None, *, nodes: int, has_transactions: bool, is_secure: bool
+    name: str | None, *, nodes: int, has_transactions: bool, has_groups: bool, is_secure: bool
 ) -> AnyBug | None:
     from riverrun.simulation.planted.access_bugs import AccessBug
     from riverrun.simulation.planted.cluster_bugs import ClusterBug
     from riverrun.simulation.planted.file_bugs import FileBug
+    from riverrun.simulation.planted.group_bugs import GroupBug
     from riverrun.simulation.planted.transaction_bugs import TransactionBug
 
     if name is None:
         return None
     bugs: list[AnyBug] = [*FileBug] if nodes == 1 else [*ClusterBug]
     bugs += [*TransactionBug] if has_transactions else []
+    bugs += [*GroupBug] if has_groups else []
     bugs += [*AccessBug] if is_secure else []
     try:
         return next(each for each in bugs if each.name == name.upper().replace("-", "_"))

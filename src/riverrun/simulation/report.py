@@ -14,6 +14,7 @@ from riverrun.simulation.faults.shrinker import shrink
 from riverrun.simulation.planted.access_bugs import AccessBug
 from riverrun.simulation.planted.cluster_bugs import ClusterBug
 from riverrun.simulation.planted.file_bugs import FileBug
+from riverrun.simulation.planted.group_bugs import GroupBug
 from riverrun.simulation.planted.transaction_bugs import TransactionBug
 from riverrun.simulation.workloads.cluster_scenario import run_cluster
 from riverrun.simulation.workloads.node_scenario import run
@@ -47,6 +48,7 @@ class SimulationReport:
     nodes: int
     has_moves: bool
     has_transactions: bool
+    has_groups: bool
     is_secure: bool
     verdict: SeedVerdict
     message: str
@@ -61,7 +63,7 @@ class SimulationReport:
     story: tuple[str, ...]
 
 
-AnyBug = FileBug | ClusterBug | TransactionBug | AccessBug
+AnyBug = FileBug | ClusterBug | TransactionBug | GroupBug | AccessBug
 
 
 def draw_any(
@@ -71,6 +73,7 @@ def draw_any(
     faults: Sequence[Fault] | None = None,
     has_moves: bool = False,
     has_transactions: bool = False,
+    has_groups: bool = False,
     is_secure: bool = False,
     bug: AnyBug | None = None,
 ) -> AnyPlan:
@@ -86,6 +89,7 @@ def draw_any(
             nodes,
             has_moves=has_moves,
             has_transactions=has_transactions,
+            has_groups=has_groups,
             is_secure=is_secure,
             bug=bug,
         )
@@ -112,6 +116,7 @@ def describe(outcome: RunOutcome) -> SimulationReport:
         nodes=1 if isinstance(outcome.plan, NodePlan) else outcome.plan.nodes,
         has_moves=isinstance(plan, ClusterPlan) and plan.has_moves,
         has_transactions=isinstance(plan, ClusterPlan) and plan.has_transactions,
+        has_groups=isinstance(plan, ClusterPlan) and plan.has_groups,
         is_secure=isinstance(plan, ClusterPlan) and plan.is_secure,
         verdict=verdict_of(failure),
         message="" if failure is None else f"{type(failure).__name__}: {failure}",
@@ -167,6 +172,7 @@ def describe_failure(
     which = f"--seed {report.seed}" + (f" --nodes {report.nodes}" if report.nodes > 1 else "")
     which += " --moves" if report.has_moves else ""
     which += " --transactions" if report.has_transactions else ""
+    which += " --groups" if report.has_groups else ""
     which += " --secure" if report.is_secure else ""
     lines += ["", f"To repeat: riverrun simulate {which} --faults '{written}' --story"]
     return lines

@@ -5,6 +5,7 @@ One folder belongs to one cluster:
 - ``data/``: the data and settings of the nodes, written by ``riverrun up``
 - ``cluster.log``: the output of all processes
 - ``cluster.json``: addresses and process ids, for all test processes that share the cluster
+- ``cluster.lock``: held while ``cluster.json`` changes
 - ``alive``: a FIFO that each test process holds open for writing. The nodes stop at its end, so
   the kernel stops them when the last test process ends, even if that was killed with -9.
 - ``users``: a file that each test process holds a shared lock on. The last one deletes the folder;
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -198,12 +199,20 @@ class ClusterProcesses:
         draft.write_bytes(msgspec.json.encode(state))
         draft.replace(self.folder / "cluster.json")
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[ClusterFile]:
+        """The state, which is saved after its change. Threads and processes take turns."""
+        with (self.folder / "cluster.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self.state
+            yield state
+            self._save(state)
+
     def _set_pid(self, node_id: int, pid: int | None) -> None:
-        state = self.state
-        for node in state.nodes:
-            if node.id == node_id:
-                node.pid = pid
-        self._save(state)
+        with self._changing() as state:
+            for node in state.nodes:
+                if node.id == node_id:
+                    node.pid = pid
 
     def node(self, node_id: int) -> NodeEntry:
         nodes = {node.id: node for node in self.state.nodes}
@@ -267,22 +276,21 @@ class ClusterProcesses:
     def set_cut_off(self, node_id: int, is_cut_off: bool) -> None:
         """Separate a node from all other nodes, or connect it again."""
         self.node(node_id)
-        state = self.state
-        if len(state.nodes) == 1:
-            raise ClusterError("a single node has no other nodes to be cut off from")
-        _set_member(state.cut_off, node_id, is_cut_off)
-        self._inject(state)
+        with self._changing() as state:
+            if len(state.nodes) == 1:
+                raise ClusterError("a single node has no other nodes to be cut off from")
+            _set_member(state.cut_off, node_id, is_cut_off)
+            self._inject(state)
 
     def set_full(self, node_id: int, is_full: bool) -> None:
         """Take all free space from a node's disk, or give it back."""
         self.node(node_id)
-        state = self.state
-        _set_member(state.full, node_id, is_full)
-        self._inject(state)
+        with self._changing() as state:
+            _set_member(state.full, node_id, is_full)
+            self._inject(state)
 
     def _inject(self, state: ClusterFile) -> None:
         """Bring the faults of all nodes in line with the state."""
-        self._save(state)
         for node in state.nodes:
             silent = [
                 other

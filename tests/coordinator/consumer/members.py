@@ -101,6 +101,7 @@ class Client:
         self.rebalance_ms = rebalance_ms
         self.epoch = 0
         self.owned: dict[TopicSlot, None] = {}
+        self.connection: int | None = None
         self.is_slow = False
         """Whether it keeps revoked partitions for now."""
 
@@ -121,12 +122,13 @@ class Client:
         }
         request = ConsumerGroupHeartbeatRequest(**values)
         shard = self.driver.shard
+        client = caller(self.id, version, self.connection)
 
         def act(turn: Any, waiter: Waiter) -> None:
             check_heartbeat(request, version, turn.settings.consumer_assignors)
             try:
                 shard.consumer_heartbeat(
-                    turn, waiter, caller(self.id, version), request, lambda name: name != "hidden"
+                    turn, waiter, client, request, lambda name: name != "hidden"
                 )
             except KafkaError:
                 assert not turn.records, "a refused request writes nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.coordinator.log import ProducerTransaction
 from riverrun.coordinator.shard_kind import Waiter
@@ -42,16 +43,16 @@ def committed(driver: ConsumerDriver, member: Client, epoch: int, **fields: Any)
 
 def test_a_commit_needs_the_epoch_since_the_partition_was_assigned() -> None:
     driver, member = single()
-    assert committed(driver, member, 1) is ErrorCode.NONE
+    assert committed(driver, member, 2) is ErrorCode.NONE
     other = driver.client("b")
     other.join()
     driver.settle_members(member, other)
-    assert member.epoch == 2
-    assert committed(driver, member, 1) is ErrorCode.NONE, "held since epoch 1"
-    assert committed(driver, member, 1, partition=3) is ErrorCode.STALE_MEMBER_EPOCH
-    assert committed(driver, member, 3) is ErrorCode.STALE_MEMBER_EPOCH
-    assert committed(driver, other, 1, partition=3) is ErrorCode.STALE_MEMBER_EPOCH
-    assert committed(driver, other, 2, partition=3) is ErrorCode.NONE
+    assert member.epoch == 3
+    assert committed(driver, member, 2) is ErrorCode.NONE, "held since epoch 2"
+    assert committed(driver, member, 2, partition=3) is ErrorCode.STALE_MEMBER_EPOCH
+    assert committed(driver, member, 4) is ErrorCode.STALE_MEMBER_EPOCH
+    assert committed(driver, other, 2, partition=3) is ErrorCode.STALE_MEMBER_EPOCH
+    assert committed(driver, other, 3, partition=3) is ErrorCode.NONE
     assert driver.committed() == 5
 
 
@@ -59,19 +60,38 @@ def test_only_members_commit_while_there_are_members() -> None:
     driver, member = single()
     assert driver.commit_without_member(7) is ErrorCode.UNKNOWN_MEMBER_ID
     assert committed(driver, driver.client("x"), 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert committed(driver, member, 1, version=8) is ErrorCode.UNSUPPORTED_VERSION
+    assert committed(driver, member, 2, version=8) is ErrorCode.UNSUPPORTED_VERSION
     member.leave()
     assert driver.commit_without_member(7) is ErrorCode.NONE
     assert driver.committed() == 7
+
+
+def test_the_instance_id_of_a_commit_does_not_matter() -> None:
+    driver, _ = single()
+    request = replace(commit(5, member="a", generation=2), group_instance_id="nobody")
+    waiter = driver.ask(
+        lambda turn, waiter: driver.shard.commit(turn, waiter, caller("a", 9), request)
+    )
+    assert commit_code(driver.responses[waiter]) is ErrorCode.NONE
+
+
+def test_a_description_shows_what_a_member_still_holds() -> None:
+    driver, member = single()
+    driver.client("b").join()
+    member.beat()
+    assert len(driver.consumers.members["a"].current.revoking) == 2
+    described = {one.member_id: one for one in driver.shard.describe_consumers(GROUP).members}
+    [held] = described["a"].assignment.topic_partitions
+    assert (sorted(held.partitions), described["a"].subscribed_topic_regex) == ([0, 1, 2, 3], "")
 
 
 def test_a_fetch_with_a_member_checks_its_epoch() -> None:
     driver, _ = single()
     shard = driver.shard
     assert shard.fetch(GROUP, None).error_code is ErrorCode.NONE
-    assert shard.fetch(GROUP, None, member=("a", 1)).error_code is ErrorCode.NONE
+    assert shard.fetch(GROUP, None, member=("a", 2)).error_code is ErrorCode.NONE
     for member, code in (
-        (("a", 0), ErrorCode.STALE_MEMBER_EPOCH),
+        (("a", 1), ErrorCode.STALE_MEMBER_EPOCH),
         (("x", 1), ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         with pytest.raises(KafkaError) as caught:
@@ -82,9 +102,9 @@ def test_a_fetch_with_a_member_checks_its_epoch() -> None:
 @pytest.mark.parametrize(
     ("member", "epoch", "expected"),
     [
-        ("a", 1, None),
+        ("a", 2, None),
         ("", -1, None),
-        ("a", 2, ErrorCode.ILLEGAL_GENERATION),
+        ("a", 3, ErrorCode.ILLEGAL_GENERATION),
         ("x", 1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
@@ -115,7 +135,7 @@ def test_commits_in_transactions_use_the_codes_of_their_api(
 
 def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     driver, member = single()
-    committed(driver, member, 1)
+    committed(driver, member, 2)
 
     def delete(topic: str) -> ErrorCode:
         part = OffsetDeleteRequestPartition(partition_index=0)
@@ -142,7 +162,7 @@ def delete_group(driver: ConsumerDriver) -> ErrorCode:
 
 def test_only_empty_groups_can_be_deleted_and_nothing_is_left() -> None:
     driver, member = single()
-    committed(driver, member, 1)
+    committed(driver, member, 2)
     assert delete_group(driver) is ErrorCode.NON_EMPTY_GROUP
     member.leave()
     assert delete_group(driver) is ErrorCode.NONE
@@ -153,8 +173,8 @@ def test_only_empty_groups_can_be_deleted_and_nothing_is_left() -> None:
 
 def test_offsets_expire_when_no_member_reads_their_topic() -> None:
     driver, member = single()
-    committed(driver, member, 1)
-    committed(driver, member, 1, topic="other")
+    committed(driver, member, 2)
+    committed(driver, member, 2, topic="other")
     driver.now += 8 * 24 * 3600
 
     def sweep() -> None:
@@ -182,7 +202,7 @@ def test_lists_and_descriptions_tell_the_types_apart() -> None:
     assert classic.error_message == f"Group {GROUP} is not a classic group."
     assert driver.shard.describe(GROUP, 5).group_state == "Dead"
     found = driver.shard.describe_consumers(GROUP)
-    assert (found.group_epoch, found.assignment_epoch, found.assignor_name) == (1, 1, "uniform")
+    assert (found.group_epoch, found.assignment_epoch, found.assignor_name) == (2, 2, "uniform")
     assert [topic.topic_name for topic in found.members[0].assignment.topic_partitions] == [
         "orders"
     ]

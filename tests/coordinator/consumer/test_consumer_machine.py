@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from riverrun.coordinator.consumer import emission
 from riverrun.coordinator.consumer.state import EpochGroup
 from riverrun.coordinator.shard_kind import Waiter
 from riverrun.model.errors import ErrorCode
@@ -181,5 +182,22 @@ def _content(group: EpochGroup) -> object:
     )
 
 
+class SlicedMachine(ConsumerMachine):
+    """The same group as if it were large: each target assignment takes many turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = (emission.WORK_PER_TURN, emission.RECORD_WORK_PER_TURN)
+        emission.WORK_PER_TURN = emission.RECORD_WORK_PER_TURN = 3  # type: ignore[misc]
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            emission.WORK_PER_TURN, emission.RECORD_WORK_PER_TURN = self.limits  # type: ignore[misc]
+
+
 ConsumerMachine.TestCase.settings = hypothesis_settings(stateful_step_count=40)
+SlicedMachine.TestCase.settings = hypothesis_settings(stateful_step_count=40)
 test_partitions_have_one_owner = ConsumerMachine.TestCase
+test_partitions_of_large_groups_have_one_owner = SlicedMachine.TestCase

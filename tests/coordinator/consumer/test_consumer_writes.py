@@ -137,8 +137,34 @@ def test_a_refused_write_takes_the_writes_that_build_on_it_with_it() -> None:
             assert await first is await second is ErrorCode.COORDINATOR_NOT_AVAILABLE
             node.log.error = None
             found = node.groups.describe_consumer_group(GROUP)
-            assert (found.group_epoch, [one.member_id for one in found.members]) == (1, ["a"])
+            assert (found.group_epoch, [one.member_id for one in found.members]) == (2, ["a"])
             assert await outcome(join(node, "c")) is ErrorCode.NONE
+
+    run(main())
+
+
+def test_a_description_shows_only_what_is_committed() -> None:
+    """Otherwise an epoch that was described could be lost with the coordinator."""
+
+    async def main() -> None:
+        async with Node(view=FakeCluster(orders=4)) as node:
+            node.log.is_open.clear()
+            first = asyncio.ensure_future(outcome(join(node, "a")))
+            await asyncio.sleep(0.1)
+            missing = node.groups.describe_consumer_group(GROUP)
+            assert missing.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+            assert node.groups.list_groups((), ()) == []
+            node.log.is_open.set()
+            assert await first is ErrorCode.NONE
+            node.log.is_open.clear()
+            second = asyncio.ensure_future(outcome(join(node, "b")))
+            await asyncio.sleep(0.1)
+            found = node.groups.describe_consumer_group(GROUP)
+            assert (found.group_epoch, [one.member_id for one in found.members]) == (2, ["a"])
+            node.log.is_open.set()
+            assert await second is ErrorCode.NONE
+            found = node.groups.describe_consumer_group(GROUP)
+            assert (found.group_epoch, len(found.members)) == (3, 2)
 
     run(main())
 
@@ -172,7 +198,7 @@ def test_commits_of_a_member_follow_its_join_in_the_same_batch() -> None:
         async with Node(view=FakeCluster(orders=4)) as node:
             waiting = asyncio.ensure_future(outcome(join(node, "a")))
             await asyncio.sleep(0)
-            request = commit(5, member="a", generation=1)
+            request = commit(5, member="a", generation=2)
             response = await node.groups.commit_offsets(caller("a", 9), request)
             assert response.topics[0].partitions[0].error_code is ErrorCode.NONE
             assert await waiting is ErrorCode.NONE

@@ -27,7 +27,7 @@ def test_the_first_member_gets_all_partitions_at_once() -> None:
     driver = make()
     member = driver.client("a")
     assert member.join() is ErrorCode.NONE
-    assert (member.epoch, member.indexes) == (1, [0, 1, 2, 3, 4, 5])
+    assert (member.epoch, member.indexes) == (2, [0, 1, 2, 3, 4, 5])
     assert driver.consumers.state.value == "Stable"
 
 
@@ -36,16 +36,16 @@ def test_a_partition_moves_only_after_its_owner_gave_it_up() -> None:
     first, second = driver.client("a"), driver.client("b")
     first.join()
     second.join()
-    assert (second.epoch, second.indexes) == (2, [])
+    assert (second.epoch, second.indexes) == (3, [])
     first.is_slow = True
     first.beat()
-    assert first.epoch == 1, "it stays in its epoch until it has revoked"
+    assert first.epoch == 2, "it stays in its epoch until it has revoked"
     second.beat()
     assert second.indexes == []
     first.owned = dict.fromkeys(list(first.owned)[:3])
     first.is_slow = False
     first.beat()
-    assert (first.epoch, first.indexes) == (2, [0, 1, 2])
+    assert (first.epoch, first.indexes) == (3, [0, 1, 2])
     second.beat()
     assert second.indexes == [3, 4, 5]
     assert driver.consumers.state.value == "Stable"
@@ -100,11 +100,11 @@ def test_a_lost_response_may_be_repeated_with_the_previous_epoch() -> None:
     first.join()
     second.join()
     first.beat()
-    assert first.epoch == 1
-    first.send()  # the response with the next epoch is lost
-    assert driver.consumers.members["a"].current.epoch == 2
-    assert first.beat() is ErrorCode.NONE
     assert first.epoch == 2
+    first.send()  # the response with the next epoch is lost
+    assert driver.consumers.members["a"].current.epoch == 3
+    assert first.beat() is ErrorCode.NONE
+    assert first.epoch == 3
 
 
 def test_a_client_that_lost_its_state_joins_again_with_the_same_id() -> None:
@@ -195,7 +195,7 @@ def test_targets_are_computed_at_most_once_per_interval() -> None:
     first.join()
     assert first.indexes == [0, 1, 2, 3, 4, 5]
     second.join()
-    assert (second.epoch, driver.consumers.state.value) == (1, "Assigning")
+    assert (second.epoch, driver.consumers.state.value) == (2, "Assigning")
     driver.wait(1)
     assert driver.consumers.state.value == "Reconciling", "the timer computed the target"
     driver.settle_members(first, second)

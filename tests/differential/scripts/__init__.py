@@ -7,8 +7,10 @@ from tests.differential.script import Script
 from tests.differential.scripts import (
     commits,
     configs,
+    consumer_groups,
     fetching,
     groups,
+    matrix,
     moving,
     offsets,
     producing,
@@ -22,7 +24,7 @@ from tests.differential.scripts import (
 )
 
 SECURED: Mapping[str, Callable[[Script], None]] = MappingProxyType(
-    {f"secured-{name}": script for name, script in security.SCRIPTS.items()}
+    {f"secured-{name}": script for name, script in {**security.SCRIPTS, **matrix.SCRIPTS}.items()}
 )
 """Scripts for servers with logins and access control."""
 
@@ -75,6 +77,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "offsets-empty": offsets.of_an_empty_log,
         "offsets-by-epoch": offsets.by_epoch,
         "offsets-delete": offsets.delete_records,
+        **consumer_groups.SCRIPTS,
         "groups-one": groups.one_member,
         "groups-refused": groups.joins_refused,
         "groups-two": groups.two_members,

@@ -24,12 +24,12 @@ def _create(script: Script, label: str, *, on: str = "ann", **fields: Any) -> Ro
         "create_delegation_token",
         {"renewers": [], "max_lifetime": -1, **fields},
         on=on,
-        only=_periods,
+        only=created_token,
     )
     return made
 
 
-def _periods(response: Row) -> Row:
+def created_token(response: Row) -> Row:
     """A created token with the lengths of its life instead of times."""
     begin = response["issue_timestamp"]
     if response["error_code"] != "NONE":
@@ -162,7 +162,7 @@ def tokens_for_others(script: Script) -> None:
         "create_delegation_token",
         {"renewers": [], "max_lifetime": -1, **owner},
         on="eve",
-        only=_periods,
+        only=created_token,
         settled=lambda response: response["error_code"] == "NONE",
     )
     _describe(script, "the owner's and the visible ones", 2, on="eve")

@@ -166,7 +166,7 @@ class ChaosWorkload:
 
     def _read_partition(self, consumer: confluent_kafka.Consumer, partition: int) -> int:
         place = TopicPartition(self.topic, partition)
-        _, end = consumer.get_watermark_offsets(place, timeout=READ_BACK_SECONDS_MAX)
+        end = _end_of(consumer, place)
         consumer.assign([TopicPartition(self.topic, partition, 0)])
         records: list[Record] = []
         limit = time.monotonic() + READ_BACK_SECONDS_MAX
@@ -207,6 +207,19 @@ class ChaosWorkload:
             if operation.action is Action.SEND
             and operation.kind in (OperationKind.FAIL, OperationKind.INFO)
         ]
+
+
+def _end_of(consumer: confluent_kafka.Consumer, place: TopicPartition) -> int:
+    """The high watermark. Leaderships may still return to a node that was just started, and
+    librdkafka does not repeat the request then."""
+    limit = time.monotonic() + READ_BACK_SECONDS_MAX
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=READ_BACK_SECONDS_MAX)[1])
+        except confluent_kafka.KafkaException:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(0.1)
 
 
 def create_topic(bootstrap: str, topic: str, load: Load) -> None:

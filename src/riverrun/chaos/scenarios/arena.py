@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from riverrun.chaos.clients.workload import ChaosWorkload
 from riverrun.chaos.cluster import ChaosCluster, until
 from riverrun.chaos.faults.link_faults import CLIENTS, Mode
+from riverrun.chaos.groups.load import GroupLoad
 from riverrun.chaos.history import Action, History
 from riverrun.chaos.moves.mover import MovingAdministrator
 from riverrun.chaos.probe import PartitionView, Probe, ProbedQuorum
 from riverrun.chaos.transactions.load import TransactionLoad
 from riverrun.coordinator.hashing import partition_of
-from riverrun.model.names import TRANSACTIONS_TOPIC
+from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 PROGRESS_SECONDS_MAX = 15.0
 FIND_SECONDS_MAX = 15.0
@@ -41,11 +42,13 @@ class Arena:
         rng: random.Random,
         log: Callable[[str], None],
         transactions: TransactionLoad | None = None,
+        groups: GroupLoad | None = None,
         mover: MovingAdministrator | None = None,
     ) -> None:
         self.cluster, self.probe, self.history = cluster, probe, history
         self.workload, self.rng = workload, rng
         self.transactions = transactions
+        self.groups = groups
         self.mover = mover
         self._log = log
 
@@ -170,10 +173,17 @@ class Arena:
     def transaction_coordinator(self) -> int:
         """The coordinator of one of the transactional clients, once it runs."""
         assert self.transactions is not None, "the scenario has transactions"
-        view = self.probe.topic(TRANSACTIONS_TOPIC)
+        return self._coordinator(TRANSACTIONS_TOPIC, self.transactions.transactional_id)
+
+    def group_coordinator(self) -> int:
+        """The coordinator of the scenario's group, once it runs."""
+        assert self.groups is not None, "the scenario has a group"
+        return self._coordinator(OFFSETS_TOPIC, self.groups.group)
+
+    def _coordinator(self, topic: str, name: str) -> int:
+        view = self.probe.topic(topic)
         count = 1 if view is None else len(view.partitions)
-        partition = partition_of(self.transactions.transactional_id, count)
-        return self.leader_of(TRANSACTIONS_TOPIC, partition)
+        return self.leader_of(topic, partition_of(name, count))
 
     def rotate_replicas(self, topic: str, *, by: int, count: int) -> None:
         """Move all partitions of a topic: other nodes come first, and ``count`` of them stay."""

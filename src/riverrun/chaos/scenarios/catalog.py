@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from riverrun.chaos.scenarios import groups as group_scenarios
 from riverrun.chaos.scenarios import moves as move_scenarios
 from riverrun.chaos.scenarios import quorum as quorum_scenarios
 from riverrun.chaos.scenarios import replication as replication_scenarios
@@ -12,6 +13,7 @@ ALL = (
     *replication_scenarios.SCENARIOS,
     *quorum_scenarios.SCENARIOS,
     *transaction_scenarios.SCENARIOS,
+    *group_scenarios.SCENARIOS,
     *move_scenarios.SCENARIOS,
 )
 BY_NAME = {scenario.name: scenario for scenario in ALL}

@@ -20,6 +20,8 @@ class Scenario:
     has_administrator: bool = False
     has_transactions: bool = False
     """Whether transactional clients run beside the others."""
+    has_groups: bool = False
+    """Whether a group of processes reads the topic."""
     has_moves: bool = False
     """Whether partitions move all the time."""
     small_disk_bytes: int = 0

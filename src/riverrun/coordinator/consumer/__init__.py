@@ -7,6 +7,7 @@
 | ``heartbeat`` | ConsumerGroupHeartbeat: join, stay, leave |
 | ``emission`` | records with their effect; group epoch and target assignment |
 | ``reconciliation`` | one member on its way to its target |
+| ``targets`` | the computation of a target assignment, in slices |
 | ``assignors`` | ``uniform`` and ``range`` |
 | ``regexes`` | subscriptions by regular expression |
 | ``commits`` | which commits and fetches of offsets are allowed |

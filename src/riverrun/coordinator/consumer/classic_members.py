@@ -186,13 +186,14 @@ def heartbeat_classic(turn: Turn, group: EpochGroup, request: HeartbeatRequest) 
 
 
 def check_leaving(group: EpochGroup, identity: MemberIdentity) -> EpochMember:
-    """The member that a LeaveGroup removes. An administrator names only an instance id."""
+    """The member that a LeaveGroup removes, whichever protocol it uses. An administrator names
+    only an instance id."""
     if not identity.member_id:
         member = group.static_member(identity.group_instance_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
-    return _check_classic(group, identity.member_id, identity.group_instance_id)
+    return group.check_member(identity.member_id, identity.group_instance_id)
 
 
 def _check_classic(group: EpochGroup, member_id: str, instance_id: str | None) -> EpochMember:

@@ -3,6 +3,7 @@
 A commit carries the member epoch. It is accepted for a partition if the member has held the
 partition since that epoch (KIP-1251): the epoch of a commit in flight may be older than the
 member's, but a member that lost a partition and got it back must not commit an offset of before.
+The member id decides alone: a static member has another one after each restart.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.records import TopicSlot
-from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember, MemberRequest
 from riverrun.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from riverrun.coordinator.turn import Caller
     from riverrun.wire.messages.offset_commit_request import (
         OffsetCommitRequest,
         OffsetCommitRequestTopic,
@@ -30,19 +32,20 @@ EPOCH_SINCE: Final = 9
 
 
 def check_consumer_commit(
-    group: EpochGroup, view: GroupCatalog, request: OffsetCommitRequest, api_version: int
+    group: EpochGroup, view: GroupCatalog, request: OffsetCommitRequest, caller: Caller
 ) -> None:
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and group.is_empty:
         return
-    member = group.check_member(request.member_id, request.group_instance_id)
-    if api_version < EPOCH_SINCE and not member.uses_classic_protocol:
+    member = group.member(request.member_id)
+    if caller.api_version < EPOCH_SINCE and not member.uses_classic_protocol:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"OffsetCommit version {api_version} is not supported for members of the consumer "
-            "protocol.",
+            f"OffsetCommit version {caller.api_version} is not supported for members of the "
+            "consumer protocol.",
         )
     _check_epoch(member, epoch, _slots(view, request.topics))
+    group.check_connection(member.member_id, MemberRequest.COMMIT, caller.connection)
 
 
 def check_consumer_transaction(
@@ -54,7 +57,7 @@ def check_consumer_transaction(
         return
     if epoch < 0 and not request.member_id and request.group_instance_id is None:
         return
-    member = group.check_member(request.member_id, request.group_instance_id)
+    member = group.member(request.member_id)
     try:
         _check_epoch(member, epoch, _slots(view, request.topics))
     except KafkaError as error:

@@ -7,10 +7,9 @@ is emitted, the request must not fail.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from uuid import UUID
+from typing import Final
 
-from riverrun.coordinator.consumer.assignors import ASSIGNORS, AssignedMember
-from riverrun.coordinator.consumer.catalog import GroupCatalog, metadata_hash
+from riverrun.coordinator.consumer.catalog import metadata_hash
 from riverrun.coordinator.consumer.reconciliation import MemberGoal, reconcile
 from riverrun.coordinator.consumer.records import (
     ConsumerEpochRecord,
@@ -26,8 +25,16 @@ from riverrun.coordinator.consumer.records import (
     TopicSlot,
 )
 from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
+from riverrun.coordinator.consumer.targets import begin_targets
 from riverrun.coordinator.turn import Timer, TimerKey, Turn
 
+FIRST_EPOCH: Final = 1
+"""The epoch of a new group, whose assignment is empty. Its first member raises it."""
+WORK_PER_TURN: Final = 4000
+"""Operations of a target computation in one turn: a few milliseconds."""
+RECORD_WORK_PER_TURN: Final = 2000
+"""The same for the records of targets, which also must fit into one batch."""
+SLICE_PAUSE_MS: Final = 1
 MEMBER_TIMERS = (Timer.SESSION, Timer.JOIN, Timer.SYNC, Timer.REBALANCE)
 
 
@@ -68,52 +75,44 @@ def bump(turn: Turn, group: EpochGroup, *, is_changed: bool) -> None:
     hashed = metadata_hash(turn.view, group.subscribed_topics())
     group.is_stale = False
     if is_changed or hashed != group.at.metadata_hash:
-        at = GroupEpoch(group.epoch + 1, hashed)
+        at = GroupEpoch(max(group.epoch, FIRST_EPOCH) + 1, hashed)
         emit(turn, group, ConsumerEpochRecord(group.group_id, at))
         turn.note("group epoch rises", group.group_id, f"epoch {at.epoch}")
 
 
 def assign(turn: Turn, group: EpochGroup) -> None:
-    """Compute the target assignment of the group epoch, at most once per interval (KIP-1263)."""
+    """Compute the target assignment of the group epoch, at most once per interval (KIP-1263).
+
+    That of a large group takes several turns. Until then members keep the old target.
+    """
     if group.epoch <= group.target_epoch or not group.members:
         return
     interval_ms = turn.consumer_setting(group.group_id, "assignment.interval.ms")
-    age_ms = turn.now_ms - group.target_at.timestamp_ms
-    if group.target_epoch > 0 and 0 <= age_ms < interval_ms:
-        turn.set_deadline(assign_key(group), interval_ms - age_ms)
+    if group.computation is None:
+        age_ms = turn.now_ms - group.target_at.timestamp_ms
+        if group.target_epoch > 0 and 0 <= age_ms < interval_ms:
+            turn.set_deadline(assign_key(group), interval_ms - age_ms)
+            return
+        name = group.assignor(turn.settings.consumer_assignors)
+        group.computation = begin_targets(group, turn.view, name)
+    computation = group.computation
+    assert computation.epoch > group.target_epoch, f"{group.group_id} has a newer target"
+    if computation.advance(WORK_PER_TURN):
+        for member_id, slots in computation.take(RECORD_WORK_PER_TURN):
+            if member_id in group.members and group.targets.get(member_id) != slots:
+                emit(turn, group, TargetRecord(group.group_id, member_id, slots))
+    if not computation.is_taken:
+        turn.set_deadline(assign_key(group), SLICE_PAUSE_MS)
         return
-    turn.cancel_deadline(assign_key(group))
-    name = group.assignor(turn.settings.consumer_assignors)
-    members, counts = _assignor_input(turn.view, group)
-    for member_id, slots in ASSIGNORS[name](members, counts).items():
-        ordered = tuple(sorted(slots))
-        if group.targets.get(member_id) != ordered:
-            emit(turn, group, TargetRecord(group.group_id, member_id, ordered))
-    at = TargetEpoch(group.epoch, turn.now_ms)
+    group.computation = None
+    at = TargetEpoch(computation.epoch, turn.now_ms)
     emit(turn, group, TargetEpochRecord(group.group_id, at))
-    detail = f"epoch {at.epoch}, members {len(members)}, assignor {name}"
+    detail = f"epoch {at.epoch}, members {computation.members}, assignor {computation.assignor}"
     turn.note("group has a target assignment", group.group_id, detail)
-
-
-def _assignor_input(
-    view: GroupCatalog, group: EpochGroup
-) -> tuple[list[AssignedMember], dict[UUID, int]]:
-    known = {name: view.topic(name) for name in group.subscribed_topics()}
-    counts = {topic.id: topic.partitions for topic in known.values() if topic is not None}
-    members = []
-    # The order decides which member gets which partitions. Ids do not change over failovers.
-    for member_id in sorted(group.members):
-        member = group.members[member_id]
-        found = (known.get(name) for name in sorted(group.topics_of(member)))
-        members.append(
-            AssignedMember(
-                member_id=member_id,
-                instance_id=member.details.instance_id,
-                topics=tuple(topic.id for topic in found if topic is not None),
-                former=group.targets.get(member_id, ()),
-            )
-        )
-    return members, counts
+    if group.epoch > at.epoch:
+        turn.set_deadline(assign_key(group), max(interval_ms, SLICE_PAUSE_MS))
+    else:
+        turn.cancel_deadline(assign_key(group))
 
 
 def advance(
@@ -169,6 +168,7 @@ def remove_members(turn: Turn, group: EpochGroup, member_ids: Iterable[str]) -> 
         emit(turn, group, RegexRecord(group_id, regex, None))
     bump(turn, group, is_changed=True)
     if not group.members:
+        group.computation = None
         # Time 0: the next member need not wait for the interval between assignments.
         emit(turn, group, TargetEpochRecord(group_id, TargetEpoch(group.epoch, 0)))
         turn.cancel_deadline(assign_key(group))

@@ -7,7 +7,7 @@ if the log refuses one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from riverrun.coordinator.consumer.classic_members import (
@@ -50,6 +50,8 @@ class ConsumerGroups:
     def __init__(self) -> None:
         self.stored: dict[str, dict[tuple[int, str], ConsumerRecord]] = {}
         self.groups: dict[str, EpochGroup] = {}
+        self._in_flight: dict[str, int] = {}
+        """Records of each group that are neither committed nor refused yet."""
 
     # The log
 
@@ -63,11 +65,30 @@ class ConsumerGroups:
         if not records:
             del self.stored[record.group_id]
 
+    def sent(self, record: ConsumerRecord) -> None:
+        """Note that a record is in flight."""
+        self._in_flight[record.group_id] = self._in_flight.get(record.group_id, 0) + 1
+
+    def settled(self, record: ConsumerRecord) -> None:
+        """Note that a record is committed or refused."""
+        self._in_flight[record.group_id] -= 1
+        if not self._in_flight[record.group_id]:
+            del self._in_flight[record.group_id]
+
+    def committed(self, group_id: str) -> EpochGroup | None:
+        """A group as the log has it. Descriptions must not show what may still be lost."""
+        if group_id not in self._in_flight:
+            return self.groups.get(group_id)
+        records = self.stored.get(group_id)
+        return None if records is None else _built(group_id, records)
+
+    def all_committed(self) -> list[EpochGroup]:
+        ids = dict.fromkeys([*self.groups, *self._in_flight])
+        return [group for one in ids if (group := self.committed(one)) is not None]
+
     def restore(self, turn: Turn, group_id: str) -> None:
         """Build a group from its records, and give its members their full time."""
-        records = self.stored[group_id]
-        group = EpochGroup.from_records(group_id, (records[key] for key in sorted(records)))
-        self.groups[group_id] = group
+        group = self.groups[group_id] = _built(group_id, self.stored[group_id])
         for member in group.members.values():
             restart_member_session(turn, group, member)
             is_revoking = member.current.phase is MemberPhase.UNREVOKED
@@ -166,3 +187,7 @@ class ConsumerGroups:
         turn.is_serial = True
         remove_members(turn, group, leaving)
         return LeaveGroupResponse(error_code=ErrorCode.NONE, members=tuple(results))
+
+
+def _built(group_id: str, records: Mapping[tuple[int, str], ConsumerRecord]) -> EpochGroup:
+    return EpochGroup.from_records(group_id, (records[key] for key in sorted(records)))

@@ -38,7 +38,7 @@ from riverrun.coordinator.consumer.regexes import (
     is_refresh_due,
     resolved,
 )
-from riverrun.coordinator.consumer.state import EpochGroup, EpochMember
+from riverrun.coordinator.consumer.state import EpochGroup, EpochMember, MemberRequest
 from riverrun.coordinator.records import TEXT_BYTES_MAX
 from riverrun.coordinator.turn import Timer
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -113,6 +113,8 @@ def stay(
     is_joining = request.member_epoch == JOIN_EPOCH
     member_id = request.member_id or str(turn.randomness.uuid())
     found = _find(turn, group, member_id, request)
+    if found is not None and found.member_id == member_id:
+        group.check_connection(member_id, MemberRequest.HEARTBEAT, caller.connection)
     if found is not None and found.member_id != member_id:
         replace_static(turn, group, found, member_id)
         found = group.members[member_id]
@@ -120,6 +122,7 @@ def stay(
     owned = None if request.topic_partitions is None else owned_slots(request)
     member = update_member(turn, group, member_id, _details(found, caller, request), owned, visible)
     restart_member_session(turn, group, member)
+    group.check_connection(member_id, MemberRequest.HEARTBEAT, caller.connection)
     is_full = (
         request.rebalance_timeout_ms != -1
         and (
@@ -264,6 +267,7 @@ def replace_static(turn: Turn, group: EpochGroup, old: EpochMember, member_id: s
     group_id = group.group_id
     details, current = old.details, old.current
     target = group.targets.get(old.member_id, ())
+    group.computation = None  # it knows only the old id, and the epoch stays
     cancel_timers(turn, group, old.member_id)
     emit_removal(turn, group, old.member_id)
     emit(turn, group, ConsumerMemberRecord(group_id, member_id, details))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -32,7 +33,11 @@ from riverrun.coordinator.consumer.records import (
     TargetRecord,
     TopicSlot,
 )
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from riverrun.coordinator.consumer.targets import TargetComputation
 
 
 class ConsumerGroupState(Enum):
@@ -45,6 +50,13 @@ class ConsumerGroupState(Enum):
     """Some member has not reached the target assignment yet."""
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+class MemberRequest(Enum):
+    """Requests of members whose order matters."""
+
+    HEARTBEAT = "heartbeat"
+    COMMIT = "commit"
 
 
 class EpochMember(Struct):
@@ -79,7 +91,12 @@ class EpochGroup:
         """Whether subscribed topics may have changed since the last look at the metadata."""
         self.is_regex_stale = True
         """Whether topics were created or deleted since the last resolution."""
+        self.computation: TargetComputation | None = None
+        """The target assignment that is being computed."""
+        self._connections: dict[tuple[str, MemberRequest], int] = {}
+        """The newest connection that made each kind of request for a member."""
         self._regex_members: dict[str, int] = {}
+        self._topic_members: dict[str, int] = {}
 
     @classmethod
     def from_records(cls, group_id: str, records: Iterable[ConsumerRecord]) -> EpochGroup:
@@ -139,13 +156,17 @@ class EpochGroup:
     def _apply_details(self, member_id: str, details: MemberDetails | None) -> None:
         member = self.members.get(member_id)
         instance_id = None if member is None else member.details.instance_id
-        self._count_regex(None if member is None else member.details.regex, -1)
-        self._count_regex(None if details is None else details.regex, 1)
+        if member is not None:
+            self._count_subscription(member.details, -1)
+        if details is not None:
+            self._count_subscription(details, 1)
         if instance_id is not None and self.static_ids.get(instance_id) == member_id:
             del self.static_ids[instance_id]
         if details is None:
             self._apply_current(member_id, CurrentAssignment())
             self.members.pop(member_id, None)
+            for kind in MemberRequest:
+                self._connections.pop((member_id, kind), None)
             return
         if member is None:
             self.members[member_id] = EpochMember(member_id, details)
@@ -154,11 +175,16 @@ class EpochGroup:
         if details.instance_id is not None:
             self.static_ids[details.instance_id] = member_id
 
-    def _count_regex(self, regex: str | None, change: int) -> None:
-        if regex is not None:
-            self._regex_members[regex] = self._regex_members.get(regex, 0) + change
-            if not self._regex_members[regex]:
-                del self._regex_members[regex]
+    def _count_subscription(self, details: MemberDetails, change: int) -> None:
+        regexes = () if details.regex is None else (details.regex,)
+        for counts, names in (
+            (self._regex_members, regexes),
+            (self._topic_members, details.topics),
+        ):
+            for name in names:
+                counts[name] = counts.get(name, 0) + change
+                if not counts[name]:
+                    del counts[name]
 
     def _apply_current(self, member_id: str, current: CurrentAssignment) -> None:
         member = self.members.get(member_id)
@@ -173,6 +199,20 @@ class EpochGroup:
             for slot in held:
                 owner = self.owners.setdefault(slot, member_id)
                 assert owner == member_id, f"{slot} of {member_id} belongs to {owner}"
+
+    def check_connection(self, member_id: str, kind: MemberRequest, connection: int | None) -> None:
+        """Raises SupersededConnection for a valid request that is older than one before it.
+
+        Requests of a member have no sequence number. One that the network delayed, and that its
+        client repeated on a new connection, would report partitions that the client had then, or
+        commit an offset of then. Each kind counts for itself: a client may use one connection for
+        heartbeats and another one for commits.
+        """
+        if connection is None:
+            return
+        if connection < self._connections.get((member_id, kind), connection):
+            raise SupersededConnection
+        self._connections[member_id, kind] = connection
 
     # Lookups
 
@@ -216,9 +256,7 @@ class EpochGroup:
         return topics
 
     def subscribed_topics(self) -> dict[str, None]:
-        topics: dict[str, None] = {}
-        for member in self.members.values():
-            topics.update(dict.fromkeys(member.details.topics))
+        topics = dict.fromkeys(self._topic_members)
         for resolved in self.regexes.values():
             topics.update(dict.fromkeys(resolved.topics))
         return topics

@@ -115,8 +115,8 @@ def _consumer_member(group: EpochGroup, view: GroupCatalog, member: EpochMember)
         client_id=details.client_id,
         client_host=details.client_host,
         subscribed_topic_names=details.topics,
-        subscribed_topic_regex=details.regex,
-        assignment=_assignment(view, member.current.assigned),
+        subscribed_topic_regex=details.regex or "",
+        assignment=_assignment(view, [*member.current.assigned, *member.current.revoking]),
         target_assignment=_assignment(view, group.targets.get(member.member_id, ())),
         member_type=CLASSIC_MEMBER if member.uses_classic_protocol else CONSUMER_MEMBER,
     )

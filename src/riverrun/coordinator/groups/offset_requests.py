@@ -49,7 +49,7 @@ class OffsetRequests(Struct, frozen=True):
     ) -> OffsetCommitResponse:
         consumers = self.consumers.groups.get(request.group_id)
         if consumers is not None:
-            check_consumer_commit(consumers, self.view, request, caller.api_version)
+            check_consumer_commit(consumers, self.view, request, caller)
             return self.offsets.commit(turn, request)
         group = self.groups.get(request.group_id)
         if group is None:

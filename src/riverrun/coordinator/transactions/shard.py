@@ -33,7 +33,7 @@ from typing import Final
 from msgspec import Struct
 
 from riverrun.coordinator.deadlines import Deadlines
-from riverrun.coordinator.shard_kind import Waiter
+from riverrun.coordinator.shard_kind import SupersededConnection, Waiter
 from riverrun.coordinator.transactions.ending import (
     EndTransaction,
     complete,
@@ -53,7 +53,6 @@ from riverrun.coordinator.transactions.transaction import (
 from riverrun.coordinator.transactions.turn import (
     EndMarkers,
     RequestOutcome,
-    SupersededConnection,
     TransactionTimer,
     TransactionTimerKey,
     TransactionTurn,

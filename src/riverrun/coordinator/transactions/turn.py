@@ -70,15 +70,6 @@ class ProducerIdNeeded(KafkaError):
         super().__init__(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a producer id is needed")
 
 
-class SupersededConnection(KafkaError):
-    """A newer connection has spoken for the transactional id. See ``TransactionShard``."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            ErrorCode.NOT_COORDINATOR, "a newer connection speaks for the transactional id"
-        )
-
-
 class TransactionTurn(Struct, kw_only=True):
     """Inputs and results of one request, one round of deadlines, or one committed batch."""
 

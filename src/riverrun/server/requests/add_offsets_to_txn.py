@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.coordinator.transactions.partitions import TransactionPartitions
-from riverrun.coordinator.transactions.turn import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.security.acls import AclOperation, ResourceType

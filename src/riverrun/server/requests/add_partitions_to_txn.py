@@ -23,9 +23,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.coordinator.transactions.partitions import TransactionPartitions
 from riverrun.coordinator.transactions.transaction import EPOCH_BUMP_SINCE
-from riverrun.coordinator.transactions.turn import SupersededConnection
 from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName

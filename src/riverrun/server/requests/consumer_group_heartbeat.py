@@ -3,6 +3,8 @@
 Behaviour:
 
 * The response follows when the changes of the group are committed.
+* A request of an older connection than one before it is refused by closing it: it was delayed, and
+  its client has repeated it.
 * Topics that are named need the right to describe them. Topics that match a regular expression and
   may not be described are left out.
 
@@ -14,9 +16,11 @@ Versions 0 to 1:
 from __future__ import annotations
 
 from riverrun.coordinator.consumer.heartbeat import LEAVE_EPOCH
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.router import Refused
 from riverrun.server.requests.join_group import caller_of
 from riverrun.server.services import BrokerServices
 from riverrun.wire.apis import FEATURE_OF, ApiKey
@@ -39,7 +43,10 @@ async def handle(
     def visible(name: str) -> bool:
         return access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
-    return await services.groups.consumer_group_heartbeat(caller_of(context), request, visible)
+    try:
+        return await services.groups.consumer_group_heartbeat(caller_of(context), request, visible)
+    except SupersededConnection as error:
+        raise Refused("superseded", f"{request.group_id}: {error}") from error
 
 
 def require_group_version(services: BrokerServices) -> None:

@@ -57,14 +57,16 @@ def _visible(
 ) -> CreatableTopicResult:
     """A result without the settings that the principal may not see."""
     operation = AclOperation.DESCRIBE_CONFIGS
-    if services.access.allows(context, operation, ResourceType.TOPIC, topic.name):
+    if topic.error_code is not ErrorCode.NONE or services.access.allows(
+        context, operation, ResourceType.TOPIC, topic.name
+    ):
         return topic
     return replace(
         topic,
         topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         num_partitions=-1,
         replication_factor=-1,
-        configs=None,
+        configs=(),
     )
 
 

@@ -5,7 +5,8 @@ Version 0, not advertised. It needs the right to describe the cluster. Subjects:
 * ``node``: version, start, memory and disk.
 * ``history``: series of the last 24 hours, of the node, of a topic or of a group.
 * ``connections``: the clients that are connected; or the members of the groups coordinated here.
-* ``timeline``: events of the metadata log; ``diff``: the metadata at two offsets compared.
+* ``timeline``: events of the metadata log; ``diff``: the metadata at two offsets compared. Both
+  leave out what the principal may not describe (``facts/visibility``).
 """
 
 from __future__ import annotations
@@ -88,11 +89,12 @@ async def handle(
 async def _describe(
     services: BrokerServices, context: RequestContext, request: DescribeNodeRequest
 ) -> Any:
+    if request.subject == "history":
+        return await _history(services, context, _query(request, HistoryQuery))
+    services.access.require_cluster(context, AclOperation.DESCRIBE)
     match request.subject:
         case "node":
             return await services.facts.described(services)
-        case "history":
-            return await _history(services, context, _query(request, HistoryQuery))
         case "connections":
             return _connections(services, _query(request, ConnectionQuery))
         case "timeline":
@@ -116,7 +118,15 @@ def _query(request: DescribeNodeRequest, kind: type[Query]) -> Query:
 async def _history(
     services: BrokerServices, context: RequestContext, query: HistoryQuery
 ) -> HistoryPoints:
+    """The history of a topic or group needs the right to describe it, that of the node the right to
+    describe the cluster."""
     history, access = services.facts.history, services.access
+    if query.topic is not None:
+        access.require(context, AclOperation.DESCRIBE, ResourceType.TOPIC, query.topic)
+    elif query.group is not None:
+        access.require(context, AclOperation.DESCRIBE, ResourceType.GROUP, query.group)
+    else:
+        access.require_cluster(context, AclOperation.DESCRIBE)
     if history is None:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -125,10 +135,8 @@ async def _history(
     if query.topic is not None:
         known: tuple[str, ...] = TOPIC_SERIES
         read: ReadSeries = partial(history.topic_values, query.topic)
-        access.require(context, AclOperation.DESCRIBE, ResourceType.TOPIC, query.topic)
     elif query.group is not None:
         known, read = GROUP_SERIES, partial(history.group_values, query.group)
-        access.require(context, AclOperation.DESCRIBE, ResourceType.GROUP, query.group)
     else:
         known, read = tuple(NODE_SERIES), history.node_values
     _check(query, known)

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.coordinator.transactions.ending import EndTransaction
 from riverrun.coordinator.transactions.transaction import EPOCH_BUMP_SINCE
-from riverrun.coordinator.transactions.turn import SupersededConnection
 from riverrun.model.errors import KafkaError
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import Refused

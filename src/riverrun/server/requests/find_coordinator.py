@@ -17,6 +17,7 @@ Versions 0 to 6:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -29,6 +30,7 @@ from riverrun.model.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.security.access import FAILURES
+from riverrun.server.security.access import MESSAGES as ACCESS_MESSAGES
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.create_topics_request import CreateTopicsRequest
 from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest
@@ -41,6 +43,7 @@ SHARE_KEY: Final = re.compile(r"[^:]*[^:\s][^:]*:[A-Za-z0-9_-]{22}:[0-9]{1,9}")
 MESSAGES: Final = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    **{code: ACCESS_MESSAGES[kind] for kind, code in FAILURES.items()},
     ErrorCode.INVALID_REQUEST: (
         "This most likely occurs because of a request being malformed by the client library or "
         "the message was sent to an incompatible broker. See the broker logs for more details."
@@ -75,9 +78,10 @@ async def handle(
     keys = request.coordinator_keys if has_many else (request.key,)
     is_known = request.key_type in tuple(KeyType)
     topic = TOPICS.get(KeyType(request.key_type)) if is_known else None
-    if topic is not None and keys:
+    denied = _denied(services, context, request.key_type, keys) if is_known else {}
+    if topic is not None and len(denied) < len({*keys}):
         await _create_topic(services, topic)
-    found = [_find(services, context, key, request.key_type) for key in keys]
+    found = [denied.get(key) or _find(services, context, key, request.key_type) for key in keys]
     if has_many:
         # Kafka has a message for each key only if the key type is unknown.
         message = "" if is_known else MESSAGES[ErrorCode.INVALID_REQUEST]
@@ -111,6 +115,20 @@ async def _create_topic(services: BrokerServices, topic: TopicName) -> None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
 
+def _denied(
+    services: BrokerServices, context: RequestContext, key_type: int, keys: Iterable[str]
+) -> dict[str, Coordinator]:
+    """The responses for keys that the principal may not describe."""
+    kind = RESOURCES.get(KeyType(key_type))
+    if kind is None:
+        return {}
+    return {
+        key: _unknown(key, FAILURES[kind])
+        for key in keys
+        if not services.access.permits(context, AclOperation.DESCRIBE, kind, key)
+    }
+
+
 def _find(
     services: BrokerServices, context: RequestContext, key: str, key_type: int
 ) -> Coordinator:
@@ -122,9 +140,6 @@ def _find(
         return _unknown(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type not in tuple(TOPICS):
         return _unknown(key, ErrorCode.INVALID_REQUEST)
-    kind = RESOURCES[KeyType(key_type)]
-    if not services.access.permits(context, AclOperation.DESCRIBE, kind, key):
-        return _unknown(key, FAILURES[kind])
     image = services.metadata.current
     topic = image.topics_by_name.get(TOPICS[KeyType(key_type)])
     if topic is None:

@@ -32,7 +32,8 @@ async def handle(
         lambda image: incremental_alter_configs(services.configs, image, wanted)
     )
     rejected = [
-        failed(replace(request, resources=(one,)), code, None).responses[0] for one, code in refused
+        failed(replace(request, resources=(one,)), error.code, error.message).responses[0]
+        for one, error in refused
     ]
     return replace(altered, responses=(*altered.responses, *rejected))
 

@@ -34,6 +34,7 @@ def caller_of(context: RequestContext) -> Caller:
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",
         api_version=context.api_version,
+        connection=context.connection_id,
     )
 
 
@@ -50,4 +51,5 @@ async def handle(
 
 
 def failed(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> JoinGroupResponse:
-    return replace(join_error(code, request.member_id), protocol_name="")
+    """The response to a request without the right. Kafka does not repeat the member id."""
+    return replace(join_error(code, ""), protocol_name="")

@@ -22,11 +22,13 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.metadata.image import Image, TopicImage
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId, TopicName
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.router import Refused
 from riverrun.server.requests.join_group import caller_of
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.offset_commit_request import (
@@ -75,6 +77,8 @@ async def handle(
     wanted = replace(request, topics=tuple(accepted))
     try:
         committed = await services.groups.commit_offsets(caller_of(context), wanted)
+    except SupersededConnection as error:
+        raise Refused("superseded", f"{request.group_id}: {error}") from error
     except KafkaError as error:
         committed = failed(wanted, error.code, error.message)
     if not refused:

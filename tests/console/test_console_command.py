@@ -76,6 +76,13 @@ def test_a_read_only_console_changes_nothing(node: Riverrun) -> None:
         assert rest.get("topics")["items"] == []
 
 
+def test_names_of_the_console_can_be_added(node: Riverrun) -> None:
+    with console("--bootstrap", node.bootstrap, "--allowed-host", "kafka.example.com") as rest:
+        for name, status in (("kafka.example.com", 200), ("other.example.com", 403)):
+            found = rest.send("GET", "/api/v1/session", headers={"Host": name})
+            assert found.status_code == status, name
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

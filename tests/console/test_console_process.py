@@ -19,6 +19,7 @@ import pytest
 import structlog
 
 from riverrun.console.__main__ import log_to_stderr
+from riverrun.console.host_names import AllowedHosts
 from riverrun.ports.metrics import Metrics
 from riverrun.server.network import console_relay
 from riverrun.server.network.console_relay import (
@@ -184,7 +185,7 @@ def test_a_request_in_pieces_is_relayed_as_a_whole() -> None:
     answer = relayed(
         data,
         b"GET /api/v1/ses",
-        b"sion HTTP/1.1\r\nHost: x\r\nConn",
+        b"sion HTTP/1.1\r\nHost: [::1]\r\nConn",
         b"ection: close\r\n\r\n",
     )
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -259,6 +260,42 @@ def test_a_console_uses_the_advertised_address() -> None:
     )
     assert found["bootstrap"] == "node1:9192"
     assert found["properties"] == {"security.protocol": "PLAINTEXT"}
+
+
+def test_a_console_knows_the_names_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "machine")
+    texts = {
+        "listeners": "PLAINTEXT://inner.lan:9092,CONTROLLER://127.0.0.1:9093",
+        "advertised.listeners": "PLAINTEXT://node1.example.com:9192",
+        "http.listener": "metrics.lan:9094",
+        "console.allowed.hosts": "console.example.com, .proxy.lan",
+    }
+    found = json.loads(start_data(NodeSettings.from_texts(texts)))["hosts"]
+    assert set(found) >= {
+        "inner.lan", "node1.example.com", "metrics.lan", "machine", "console.example.com",
+        ".proxy.lan",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"http.listener": "*:9094"},
+        {"http.listener": ":9094"},
+        {"listeners": "PLAINTEXT://*:9092,CONTROLLER://127.0.0.1:9093"},
+    ],
+)
+def test_a_node_that_listens_on_all_addresses_does_not_allow_all_names(
+    texts: dict[str, str],
+) -> None:
+    found = json.loads(start_data(NodeSettings.from_texts(texts)))["hosts"]
+    allowed = AllowedHosts(found)
+    assert not allowed.allows("evil.example:9094")
+    assert not allowed.allows(".")
+    wanted = json.loads(
+        start_data(NodeSettings.from_texts({**texts, "console.allowed.hosts": "*"}))
+    )["hosts"]
+    assert AllowedHosts(wanted).allows("evil.example:9094")
 
 
 def test_a_console_uses_the_best_protected_listener_without_the_key_of_the_node() -> None:
@@ -385,7 +422,11 @@ def test_a_reader_that_leaves_ends_the_stream(tmp_path: Path) -> None:
     with_streaming(tmp_path, scenario)
 
 
-def test_further_connections_are_refused_and_metrics_still_work(tmp_path: Path) -> None:
+def test_further_connections_are_refused_and_metrics_still_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_relay, "EVICTED_SECONDS", SECONDS_MAX)
+
     async def scenario(server: HttpServer, console: StreamingConsole) -> None:
         held = []
         for _ in range(RELAYS_MAX):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from msgspec import Struct
 
-from riverrun.console.app import Console, ConsoleSettings, is_local_host
+from riverrun.console.app import Console, ConsoleSettings
 from riverrun.console.clusters import ClusterSettings
 from riverrun.console.listing import ListQuery, matching, ordered, page_of
 from riverrun.console.problems import ApiProblem, as_problem
@@ -126,6 +126,7 @@ def ask(
     *,
     is_read_only: bool = False,
     is_local: bool = False,
+    hosts: tuple[str, ...] = (),
     tls: dict[str, str] | None = None,
     protocol: str = "PLAINTEXT",
     **more: Any,
@@ -134,7 +135,11 @@ def ask(
         properties = {"security.protocol": protocol}
         cluster = ClusterSettings(name="main", bootstrap=NOBODY, properties=properties)
         settings = ConsoleSettings(
-            clusters=(cluster,), is_read_only=is_read_only, is_local=is_local, tls=tls or {}
+            clusters=(cluster,),
+            is_read_only=is_read_only,
+            is_local=is_local,
+            hosts=hosts,
+            tls=tls or {},
         )
         transport = httpx.ASGITransport(app=Console(settings).app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
@@ -215,10 +220,33 @@ def test_numbers_that_kafka_cannot_express_are_refused(method: str, path: str, b
     assert response.status_code == 400, response.text
 
 
-def test_reads_of_other_sites_get_no_permission_to_read() -> None:
-    response = ask("GET", "/api/v1/session", headers={"Origin": "http://evil.example"})
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
+    ],
+)
+def test_pages_of_other_sites_may_link_to_reads_alone(headers: dict[str, str], status: int) -> None:
+    """They could not see the response, but could open live views until there are too many."""
+    response = ask("GET", "/api/v1/session", headers=headers)
+    assert response.status_code == status
     assert "access-control-allow-origin" not in response.headers
     assert response.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_other_sites_get_no_permission_to_send_the_header_of_the_console() -> None:
+    asked = {
+        "Origin": "http://evil.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-riverrun-console",
+    }
+    response = ask("OPTIONS", "/api/v1/session", headers=asked)
+    assert response.status_code in (403, 404, 405)
+    assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
 def test_a_read_only_console_refuses_writes_but_not_dry_runs() -> None:
@@ -268,23 +296,50 @@ def test_large_responses_are_compressed() -> None:
     assert response.json()["openapi"] == "3.1.0"
 
 
+HOSTS = ("Node1.example.com", ".lan", "2001:db8::7")
+
+
 @pytest.mark.parametrize(
-    ("host", "is_local"),
+    ("host", "is_own"),
     [
         ("127.0.0.1:9094", True),
-        ("localhost", True),
-        ("console.localhost:80", True),
+        ("10.0.0.1:9094", True),
         ("[::1]:9094", True),
+        ("[2001:db8::1]", True),
+        ("localhost", True),
+        ("LOCALHOST.:9094", True),
+        ("console.localhost:80", True),
+        ("node1.example.com:9094", True),
+        ("node1.example.com.", True),
+        ("kafka.lan", True),
+        ("lan", False),
+        ("evillan", False),
+        ("node2.example.com", False),
         ("127.0.0.1.evil.example", False),
+        ("node1.example.com.evil.example", False),
         ("evil.example:9094", False),
-        ("10.0.0.1:9094", False),
+        ("evil.example:80:127.0.0.1", False),
+        ("[evil.example]:80", False),
+        ("2130706433", False),
+        ("", False),
     ],
 )
-def test_a_console_on_a_loopback_address_has_local_names_alone(host: str, is_local: bool) -> None:
-    assert is_local_host(host) is is_local
-    response = ask("GET", "/ui/", is_local=True, headers={"Host": host})
-    assert response.status_code == (200 if is_local else 403)
-    assert ask("GET", "/ui/", headers={"Host": host}).status_code == 200
+@pytest.mark.parametrize("is_local", [True, False])
+def test_names_that_the_console_does_not_know_are_refused(
+    host: str, is_own: bool, is_local: bool
+) -> None:
+    """A page of another site can give its own name our address (DNS rebinding)."""
+    for path in ("/ui/", "/api/v1/session", "/static/x/app.js", "/v3/clusters", "/api/v1/nothing"):
+        response = ask("GET", path, is_local=is_local, hosts=HOSTS, headers={"Host": host})
+        assert (response.status_code == 403) is not is_own, path
+    if not is_own:
+        error = ask("GET", "/ui/", hosts=HOSTS, headers={"Host": host}).json()["error"]
+        assert "console.allowed.hosts" in error["remedy"]
+        assert not host or host not in str(error)
+
+
+def test_a_star_allows_all_names() -> None:
+    assert ask("GET", "/ui/", hosts=("*",), headers={"Host": "any.example"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -335,6 +390,23 @@ def test_files_are_cached_under_their_version() -> None:
     assert script.status_code == 200
     assert script.headers["content-type"].startswith("text/javascript")
     assert "immutable" in script.headers["cache-control"]
+    name = address.partition("/static/")[2].partition("/")[2]
+    other = ask("GET", f"/static/other-version/{name}")
+    assert (other.content, other.headers["cache-control"]) == (script.content, "no-cache")
+    tag = {"If-None-Match": other.headers["etag"]}
+    again = ask("GET", f"/static/other-version/{name}", headers=tag)
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["app.js", "style.css", "vendor/uplot.js", "theme-first.js"])
+def test_files_are_sent_compressed(name: str) -> None:
+    packed = ask("GET", f"/static/x/{name}", headers={"Accept-Encoding": "gzip, br"})
+    plain = ask("GET", f"/static/x/{name}", headers={"Accept-Encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert all("Accept-Encoding" in one.headers["vary"] for one in (packed, plain))
+    assert packed.content == plain.content  # decoded by the client
+    assert int(packed.headers["content-length"]) < len(plain.content) or name == "theme-first.js"
 
 
 def test_workers_may_run_the_filters_of_users_without_the_network() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,6 +37,16 @@ def console(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")
     ] = PORT,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="A further host name by which browsers may reach the console; .example.com stands "
+            "for all names below it, and * for every name. May be repeated. Addresses, localhost, "
+            "the machine's name and the name in --host are always allowed.",
+        ),
+    ] = None,
     is_read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse everything that changes a cluster.")
     ] = False,
@@ -53,14 +64,17 @@ def console(
     riverrun console --bootstrap kafka1:9092
     riverrun console --cluster staging --cluster production=10.0.0.1:9092 --read-only
     """
-    from riverrun.console.app import ConsoleSettings, is_local_host
+    from riverrun.console.app import ConsoleSettings
+    from riverrun.console.host_names import ALL, is_loopback
     from riverrun.console.server import run_on_port
     from riverrun.model.settings import SettingError
 
     settings = ConsoleSettings(
         clusters=tuple(_clusters(bootstrap, clusters or [])),
         is_read_only=is_read_only,
-        is_local=is_local_host(host),
+        is_local=is_loopback(host),
+        # --host * listens on all addresses, and does not allow all names.
+        hosts=(*(name for name in (host, socket.gethostname()) if name != ALL), *(hosts or [])),
     )
 
     def started(used: int) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
-from ipaddress import ip_address
 from typing import Final
 
 from msgspec import Struct, field
@@ -20,8 +18,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from riverrun.console import static_files
 from riverrun.console.clusters import ClusterEntry, ClusterSettings
+from riverrun.console.host_names import AllowedHosts
+from riverrun.console.open_streams import OpenStreams
 from riverrun.console.problems import problem
 from riverrun.console.routing import (
     OTHER_ROOTS,
@@ -32,6 +31,7 @@ from riverrun.console.routing import (
     problem_response,
 )
 from riverrun.console.sessions import ConsoleSessions
+from riverrun.console.static_files import StaticFiles
 
 API_MODULES: Final = (
     "session",
@@ -57,8 +57,6 @@ API_MODULES: Final = (
 METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 COMPRESSED_BYTES_MIN: Final = 2048
 ETAG_BYTES: Final = 16
-PORT_IN_HOST: Final = re.compile(r"(\]|^[^:]*):\d+$")
-"""An IPv6 address has colons of its own, and brackets if a port follows."""
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'self'; object-src 'none'",
@@ -76,7 +74,9 @@ class ConsoleSettings(Struct, frozen=True, kw_only=True):
     clusters: tuple[ClusterSettings, ...]
     is_read_only: bool = False
     is_local: bool = False
-    """Whether it listens on a loopback address. Then no other host name is its own."""
+    """Whether it listens on a loopback address, so that passwords do not cross a network."""
+    hosts: tuple[str, ...] = ()
+    """Its host names, beside addresses and localhost (``host_names``)."""
     tls: dict[str, str] = field(default_factory=dict)
     """The certificate for HTTPS, by the settings of a listener. With one, users who log in from
     other machines need HTTPS."""
@@ -100,11 +100,11 @@ class Console:
         self._api = ApiServer(self.table, self.sessions, is_read_only=settings.is_read_only)
         self.app = Starlette(
             routes=[
-                *static_files.routes(),
+                *StaticFiles().routes(),
                 *(Route(f"{root}/{{rest:path}}", self._respond, methods=METHODS) for root in ROOTS),
             ],
             middleware=[
-                Middleware(HeaderMiddleware, is_local=settings.is_local),
+                Middleware(HeaderMiddleware, hosts=AllowedHosts(settings.hosts)),
                 Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES_MIN, compresslevel=5),
             ],
             exception_handlers={404: _not_found, 405: _not_found, 500: _internal_error},
@@ -113,6 +113,7 @@ class Console:
         self.app.router.redirect_slashes = False
         self.app.state.is_read_only = settings.is_read_only
         self.app.state.table = self.table
+        self.app.state.streams = OpenStreams()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -155,25 +156,12 @@ async def _internal_error(_: Request, __: Exception) -> Response:
     )
 
 
-def is_local_host(header: str) -> bool:
-    """Whether a Host header names this machine. A page of another site could give its own name the
-    address 127.0.0.1, and would then be allowed to read our responses (DNS rebinding)."""
-    host = header.rpartition(":")[0] if PORT_IN_HOST.search(header) else header
-    host = host.strip("[]").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class HeaderMiddleware:
     """Checks the Host header, and adds headers that protect the pages to all responses."""
 
-    def __init__(self, app: ASGIApp, *, is_local: bool) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: AllowedHosts) -> None:
         self._app = app
-        self._is_local = is_local
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -188,11 +176,12 @@ class HeaderMiddleware:
             await send(message)
 
         host = Headers(scope=scope).get("host")
-        if self._is_local and host is not None and not is_local_host(host):
+        if host is not None and not self._hosts.allows(host):
             refusal = problem(
                 "forbidden",
                 "This console does not answer to the host name of this request.",
-                "Use 127.0.0.1 or localhost.",
+                "Use an IP address or localhost, or add the name to the setting "
+                "console.allowed.hosts of the node, or to --allowed-host of `riverrun console`.",
             )
             await problem_response(refusal)(scope, receive, send_with_headers)
             return

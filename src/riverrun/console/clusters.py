@@ -8,7 +8,6 @@ Nothing is shared between users, because ACLs decide what each of them sees.
 from __future__ import annotations
 
 import asyncio
-import shlex
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from math import inf
@@ -20,6 +19,7 @@ from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
 from riverrun.client.security import LIBRDKAFKA_NAMES, ClientSecurity, SaslLogin, sasl_login
 from riverrun.console.problems import problem
+from riverrun.console.shell_words import joined
 from riverrun.model.settings import SettingError
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.security.mechanisms import SaslMechanism
@@ -115,7 +115,7 @@ class ClusterEntry:
     def command(self, *words: str) -> str:
         """The command line that does the same, quoted for a shell."""
         named = () if self.bootstrap == BOOTSTRAP_DEFAULT else ("--bootstrap", self.bootstrap)
-        return shlex.join((self.command_prefix, *words, *named))
+        return joined((self.command_prefix, *words, *named))
 
     def open_pool(self, login: SaslLogin | None) -> ConnectionPool:
         """A pool that logs in as a user, or with the declared credentials."""

@@ -268,8 +268,7 @@ class ApiServer:
         try:
             endpoint, params = self._table.find(raw.method, raw_path)
             render = endpoint.render_problem
-            if raw.method not in READS:
-                check_origin(raw)
+            check_origin(raw)
             request = await self._request(raw, endpoint, params)
             if self._is_read_only and endpoint.changes and not _is_dry_run(request):
                 raise problem("forbidden", "This console is read only.", "Use the command line.")
@@ -304,9 +303,12 @@ class ApiServer:
 
 
 def check_origin(raw: Request) -> None:
-    """Refuse writes that a page of another site sent. Scripts send no such header."""
+    """Refuse requests that a page of another site sent; it may only link to reads. Scripts send no
+    such header."""
     if raw.headers.get(OWN_HEADER) == "1":
         return  # a foreign page cannot send it: the browser asks first, and is refused
+    if raw.method in READS and raw.headers.get("sec-fetch-mode") == "navigate":
+        return
     site = raw.headers.get("sec-fetch-site")
     origin = raw.headers.get("origin")
     is_own = site in OWN_SITES if site is not None else origin is None or _is_host(raw, origin)

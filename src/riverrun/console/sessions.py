@@ -12,7 +12,9 @@ import binascii
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec import Struct
@@ -21,13 +23,21 @@ from starlette.requests import Request
 from riverrun.client.security import AuthenticationFailed, SaslLogin
 from riverrun.console.clusters import ClusterEntry, ConnectedCluster
 from riverrun.console.problems import ApiProblem, problem
+from riverrun.ports.aio import discard_result
 from riverrun.security.mechanisms import MECHANISMS, SaslMechanism
 
 SESSIONS_MAX: Final = 1000
+SESSIONS_PER_USER_MAX: Final = 50
+"""Further logins of a user close the one that was used least recently."""
 SESSION_IDLE_SECONDS_MAX: Final = 8 * 3600.0
 SCRIPT_IDLE_SECONDS_MAX: Final = 600.0
 """HTTP Basic sends the credentials again, so such a login is kept for a short time only."""
 LOGINS_AT_ONCE_MAX: Final = 8
+"""That the cluster checks. Further ones wait."""
+LOGINS_WAITING_MAX: Final = 100
+LOGINS_PER_USER_MAX: Final = 4
+"""At once, with failed ones that wait for their response. So a guesser tries so many passwords of a
+user in a second, and keeps no other user out."""
 FAILED_LOGIN_SECONDS: Final = 1.0
 """A failed login is answered late, so that guessing passwords is slow."""
 SESSION_ID_BYTES: Final = 32
@@ -37,11 +47,18 @@ class UserAccess:
     """A user's connections to all clusters of the console."""
 
     def __init__(
-        self, entries: Sequence[ClusterEntry], login: SaslLogin | None, user: str | None
+        self,
+        entries: Sequence[ClusterEntry],
+        login: SaslLogin | None,
+        user: str | None,
+        *,
+        owner: str | None = None,
     ) -> None:
+        """``owner`` is equal for all logins of one user; None: all users share this access."""
         self._entries = {entry.name: entry for entry in entries}
         self._login = login
         self.user = user
+        self.owner = owner
         self._connected: dict[str, ConnectedCluster] = {}
         self._streams = 0
 
@@ -106,8 +123,13 @@ class ConsoleSessions:
         self._failed_login_seconds = failed_login_seconds
         self._sessions: dict[str, _Session] = {}
         """By id, the one used last at the end."""
+        self._opening: dict[str, asyncio.Task[UserAccess]] = {}
+        """Logins of scripts in progress: requests with the same credentials share one."""
         self._script_key = secrets.token_bytes(32)
         self._logins = asyncio.Semaphore(LOGINS_AT_ONCE_MAX)
+        self._attempts: Counter[str] = Counter()
+        """Logins in progress, by owner."""
+        self._waiting = 0
         self._shared: UserAccess | None = None
         if not self.needs_login:
             own = next((entry.own_login for entry in entries if entry.own_login), None)
@@ -157,16 +179,28 @@ class ConsoleSessions:
         known = self._find(session_id)
         if known is not None:
             return known
-        scheme, _, rest = header.partition(" ")
-        if scheme.lower() == "bearer":
-            mechanism: str | None = SaslMechanism.OAUTHBEARER.value
-            user, password = "", rest.strip()
-        elif scheme.lower() == "basic":
-            mechanism, (user, password) = None, _basic(rest)
-        else:
-            raise problem("invalid", f"Authorization {scheme} is not supported.", "Use Basic.")
-        access = await self._open(user, password, mechanism)
-        await self._keep(session_id, access, SCRIPT_IDLE_SECONDS_MAX)
+        opening = self._opening.get(session_id)
+        if opening is None:
+            # A task of its own, because a request may be cancelled while others wait for it.
+            opening = asyncio.create_task(self._open_script(session_id, header))
+            self._opening[session_id] = opening
+            opening.add_done_callback(discard_result)
+        return await asyncio.shield(opening)
+
+    async def _open_script(self, session_id: str, header: str) -> UserAccess:
+        try:
+            scheme, _, rest = header.partition(" ")
+            if scheme.lower() == "bearer":
+                mechanism: str | None = SaslMechanism.OAUTHBEARER.value
+                user, password = "", rest.strip()
+            elif scheme.lower() == "basic":
+                mechanism, (user, password) = None, _basic(rest)
+            else:
+                raise problem("invalid", f"Authorization {scheme} is not supported.", "Use Basic.")
+            access = await self._open(user, password, mechanism)
+            await self._keep(session_id, access, SCRIPT_IDLE_SECONDS_MAX)
+        finally:
+            del self._opening[session_id]
         return access
 
     async def log_in(
@@ -184,7 +218,10 @@ class ConsoleSessions:
             await session.access.close()
 
     async def _keep(self, session_id: str, access: UserAccess, idle_seconds_max: float) -> None:
-        if len(self._sessions) >= SESSIONS_MAX:
+        own = [key for key, one in self._sessions.items() if one.access.owner == access.owner]
+        if len(own) >= SESSIONS_PER_USER_MAX:
+            await self.log_out(own[0])
+        elif len(self._sessions) >= SESSIONS_MAX:
             await self.log_out(next(iter(self._sessions)))
         self._sessions[session_id] = _Session(access, idle_seconds_max, self._now())
 
@@ -205,15 +242,53 @@ class ConsoleSessions:
             await self._shared.close()
 
     async def _open(self, user: str, password: str, mechanism: str | None) -> UserAccess:
-        if self._logins.locked():
-            raise problem("too_many", "Too many logins at once.", "Try again in a second.")
         entry = next(entry for entry in self.entries if entry.needs_login)
         entry.check_usable()
-        async with self._logins:
-            failure: AuthenticationFailed | None = None
-            for chosen in await self._choices(entry, mechanism):
+        with self._waits():  # The first login asks the cluster, which may not answer.
+            choices = await self._choices(entry, mechanism)
+        owner = _owner(choices, user, password)
+        if self._attempts[owner] >= LOGINS_PER_USER_MAX:
+            raise _too_many()
+        self._attempts[owner] += 1
+        try:
+            result = await self._checked(entry, choices, user, password, owner)
+            if isinstance(result, UserAccess):
+                return result
+            await asyncio.sleep(self._failed_login_seconds)
+        finally:
+            self._attempts[owner] -= 1
+            self._attempts += Counter()  # drops owners without logins
+        raise ApiProblem(
+            401, "login_required", "The cluster refuses this user or password.", _remedy(result)
+        )
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Count a login that waits. Raises ``ApiProblem`` if too many do."""
+        if self._waiting >= LOGINS_WAITING_MAX:
+            raise _too_many()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    async def _checked(
+        self,
+        entry: ClusterEntry,
+        choices: Sequence[SaslMechanism],
+        user: str,
+        password: str,
+        owner: str,
+    ) -> UserAccess | AuthenticationFailed | None:
+        """The access, or why the cluster refuses the login; None without any mechanism."""
+        failure: AuthenticationFailed | None = None
+        with self._waits():
+            await self._logins.acquire()
+        try:
+            for chosen in choices:
                 login = _login(chosen, user, password)
-                access = UserAccess(self.entries, login, user or "token")
+                access = UserAccess(self.entries, login, user or "token", owner=owner)
                 try:
                     await access.connected(entry.name).pool.any_connection()
                 except AuthenticationFailed as error:
@@ -224,10 +299,9 @@ class ConsoleSessions:
                     raise
                 else:
                     return access
-            await asyncio.sleep(self._failed_login_seconds)
-        raise ApiProblem(
-            401, "login_required", "The cluster refuses this user or password.", _remedy(failure)
-        )
+        finally:
+            self._logins.release()
+        return failure
 
     async def _choices(
         self, entry: ClusterEntry, mechanism: str | None
@@ -245,6 +319,10 @@ class ConsoleSessions:
         return (chosen,)
 
 
+def _too_many() -> ApiProblem:
+    return problem("too_many", "Too many logins at once.", "Try again in a second.")
+
+
 def _remedy(failure: AuthenticationFailed | None) -> str:
     if failure is None:
         return "The cluster offers no mechanism that the console supports."
@@ -255,6 +333,13 @@ def _login(mechanism: SaslMechanism, user: str, password: str) -> SaslLogin:
     if mechanism is SaslMechanism.OAUTHBEARER:
         return SaslLogin(mechanism=mechanism, bearer_token=lambda: password)
     return SaslLogin(mechanism=mechanism, user=user, password=password)
+
+
+def _owner(mechanisms: Sequence[SaslMechanism], user: str, password: str) -> str:
+    """A token is a name of its own: the cluster ignores the user that came with it."""
+    if SaslMechanism.OAUTHBEARER in mechanisms:
+        return f"token {hashlib.blake2b(password.encode(), digest_size=16).hexdigest()}"
+    return f"user {user}"
 
 
 def _basic(encoded: str) -> tuple[str, str]:
@@ -269,7 +354,9 @@ def _basic(encoded: str) -> tuple[str, str]:
 def cookie_name(raw: Request) -> str:
     """Browsers share cookies between the ports of a host, and each node has its own sessions."""
     _, colon, port = raw.headers.get("host", "").rpartition(":")
-    return f"riverrun_{port}" if colon and port.isdigit() else "riverrun"
+    name = f"riverrun_{port}" if colon and port.isdigit() else "riverrun"
+    # With this prefix, browsers take the cookie from this host alone, not from its domain.
+    return f"__Host-{name}" if is_https(raw) else name
 
 
 def is_https(raw: Request) -> bool:

@@ -115,6 +115,16 @@ class IdentitySettings(Settings):
         doc="Whether http.listener serves the web console and its REST API too. They run in a"
         " process of their own, which the first request starts. Kafka has no such setting.",
     )
+    console_hosts: tuple[str, ...] = setting(
+        (),
+        name="console.allowed.hosts",
+        doc="Further host names by which browsers may reach the console, for example that of a"
+        " proxy; .example.com stands for all names below it, and * for every name. Addresses,"
+        " localhost, the machine's name and the names in listeners, advertised.listeners and"
+        " http.listener are always allowed. Other names are refused, because a web page could give"
+        " its own name the address of this node. Health checks and metrics accept every name."
+        " Kafka has no such setting.",
+    )
     rack: str = setting(
         "", name="broker.rack", doc="Rack or zone of this node. Replicas are spread over racks."
     )

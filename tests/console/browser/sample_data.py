@@ -14,6 +14,8 @@ ORDERS = 120
 READ = 90
 GROUP = "billing"
 TRANSACTIONAL_ID = "till-1"
+ORIGIN: list[tuple[str, str | bytes | None]] = [("riverrun.topic", b"payments")]
+"""Of the dead letters."""
 SECONDS_MAX = 30
 
 
@@ -33,7 +35,7 @@ def write_samples(bootstrap: str) -> None:
             headers=[("source", b"sample")],
         )
     for number in range(3):
-        producer.produce("orders-dlq", f"broken {number}".encode(), headers=[("origin", b"orders")])
+        producer.produce("orders-dlq", f"broken {number}".encode(), headers=ORIGIN)
     assert producer.flush(SECONDS_MAX) == 0, "all samples are written"
     _commit(bootstrap)
     _transact(bootstrap)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -108,9 +109,41 @@ def test_messages_are_filtered_by_javascript_in_the_browser(open_page: OpenPage)
     table = console.page.get_by_role("region", name="Messages")
     expect(table.get_by_role("row").filter(has_text="Oslo")).to_have_count(0)
     expect(table.get_by_role("row").filter(has_text="Lima").first).to_be_visible()
-    script.fill("while (true) {}")
-    console.button("Apply").click()
-    expect(console.page.get_by_role("alert").first).to_be_visible(timeout=SECONDS_MAX * 1000)
+    for code, failure in (
+        ("while (true) {}", "not valid JavaScript"),
+        ("(() => { while (true) {} })()", "took longer than 2 seconds"),
+    ):
+        script.fill(code)
+        console.button("Apply").click()
+        alert = console.page.get_by_role("alert").filter(has_text=failure)
+        expect(alert).to_be_visible(timeout=SECONDS_MAX * 1000)
+    assert console.failures == []
+
+
+def test_markup_in_names_and_messages_is_shown_as_text(
+    open_page: OpenPage, cluster: Cluster
+) -> None:
+    """Names of groups, keys, values and headers are what their authors chose."""
+    markup = '<img src=x onerror="window.ran = 1"><script>window.ran = 1</script>'
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": markup})
+    consumer.commit(offsets=[TopicPartition("payments", 0, 0)], asynchronous=False)
+    consumer.close()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce("payments", markup.encode(), markup.encode(), headers=[(markup, markup)])
+    assert producer.flush(SECONDS_MAX) == 0
+    shown = re.compile("onerror=")
+    for path in ("groups", f"groups/{quote(markup, safe='')}", "topics/payments?tab=groups"):
+        console = open_page(path)
+        expect(console.page.get_by_text(shown).first).to_be_visible(timeout=SECONDS_MAX * 1000)
+        assert console.page.locator("main img, main script").count() == 0, path
+        assert console.page.evaluate("window.ran") is None, path
+    console = open_page("topics/payments/messages?columns=key,value,headers&filter=onerror")
+    row = console.page.get_by_role("row").filter(has_text="onerror=").first
+    expect(row).to_be_visible(timeout=SECONDS_MAX * 1000)
+    row.get_by_role("button").first.click()
+    expect(console.page.get_by_role("heading", name="Headers")).to_be_visible()
+    assert console.page.locator("main img, main script").count() == 0
+    assert console.page.evaluate("window.ran") is None
     assert console.failures == []
 
 
@@ -142,6 +175,12 @@ def test_new_messages_appear_live(open_page: OpenPage, cluster: Cluster) -> None
     until(shown, seconds=SECONDS_MAX, what="a message of the live view")
 
 
+def test_a_refused_live_view_has_the_reason(open_page: OpenPage) -> None:
+    console = open_page("topics/no-such-topic/messages?live=1")
+    alert = console.page.get_by_role("alert").filter(has_text="There is no topic no-such-topic")
+    expect(alert.first).to_be_visible(timeout=SECONDS_MAX * 1000)
+
+
 def test_messages_are_downloaded(open_page: OpenPage) -> None:
     console = open_page("topics/orders/messages?from=earliest")
     console.button("Actions of these messages").click()
@@ -161,6 +200,18 @@ def test_dead_letters_are_redriven_after_a_dry_run(open_page: OpenPage) -> None:
     console.submit("Redrive")
     console.expect_toast("3 records written")
     console.expect_heading("Messages of payments")
+
+
+def test_topics_that_dead_letters_name_must_be_confirmed(open_page: OpenPage) -> None:
+    console = open_page("topics/orders-dlq/messages")
+    console.button("Redrive").click()
+    target = console.dialog().get_by_role("checkbox", name="3 records to payments")
+    expect(target).to_be_visible()
+    redrive = console.dialog().get_by_role("button", name="Redrive", exact=True)
+    expect(redrive).to_be_disabled()
+    target.check()
+    console.submit("Redrive")
+    console.expect_toast("3 records written to payments")
 
 
 def test_offsets_are_reset_after_a_dry_run(open_page: OpenPage, cluster: Cluster) -> None:
@@ -238,6 +289,10 @@ def test_users_log_in_and_get_the_rights_of_acls(
     page.get_by_label("Password", exact=True).fill("wonderland-1")
     console.button("Log in").click()
     expect(console.button("Log out")).to_be_visible(timeout=SECONDS_MAX * 1000)
+    console.settle()
+    assert page.locator("main .failure").count() == 0, "missing rights are no failure of charts"
+    console.expect_text("needs the right Describe on the cluster")
     console.go("users")
     console.expect_text("right")
+    expect(page.locator("main .failure code").first).to_have_text("riverrun acls check")
     assert console.failures == []

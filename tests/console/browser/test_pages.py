@@ -73,6 +73,32 @@ def test_lag_of_a_group_is_drawn_as_a_curve(open_page: OpenPage) -> None:
     assert figure.locator("table tbody tr").count() >= 2, "the values are a table for readers"
 
 
+def test_values_of_charts_for_readers_do_not_lengthen_the_page(open_page: OpenPage) -> None:
+    """A table ignores a small height, so only a box around it can hide it."""
+    console = open_page("groups/billing")
+    tables = console.page.locator("figure table")
+    expect(tables.first).to_be_attached(timeout=60_000)
+    for row in range(tables.count()):
+        box = tables.nth(row).locator("xpath=..").bounding_box()
+        assert box is not None
+        assert box["height"] <= 1
+
+
+def test_axis_of_a_short_time_names_seconds(open_page: OpenPage) -> None:
+    console = open_page("overview")
+    source = console.page.locator("link[href$='lib/preact.js']").get_attribute("href")
+    module = str(source).replace("preact.js", "format.js")
+    texts = console.page.evaluate(
+        """async (module) => {
+            const { axisClock } = await import(module);
+            const noon = new Date(2026, 0, 1, 12, 0, 0).getTime();
+            return [axisClock(noon + 10_000, 10), axisClock(noon + 60_000, 60)];
+        }""",
+        module,
+    )
+    assert texts == ["12:00:10", "12:01"]
+
+
 def test_page_survives_the_death_of_its_node(open_page: OpenPage, cluster: Cluster) -> None:
     """The page keeps its data, says that the node is lost, and goes on when it is back. A page of
     another node shows the dead one."""

@@ -385,7 +385,11 @@ def test_dead_letters_go_back_to_their_topics(node: Riverrun, rest: Caller, topi
         "partition": 0, "offset": 0, "to": first, "key": "k", "value": "one",
     }  # fmt: skip
     assert rest.get(f"topics/{first}/messages")["items"] == []
-    done = rest.call("POST", path, {"filter": "o", "limit": 100})
+    status, code, text = rest.problem("POST", path, {"filter": "o", "limit": 100})
+    assert (status, code) == (400, "invalid")
+    assert "targets" in text
+    confirmed = {"filter": "o", "limit": 100, "targets": list(dry["topics"])}
+    done = rest.call("POST", path, confirmed)
     assert done["records"] == 3
     found = rest.get(f"topics/{first}/messages?from=earliest")["items"]
     assert [item["value"]["text"] for item in found] == ["one", "four"]
@@ -394,3 +398,28 @@ def test_dead_letters_go_back_to_their_topics(node: Riverrun, rest: Caller, topi
     assert (chosen["records"], chosen["to"], chosen["complete"]) == (2, second, False)
     assert rest.problem("POST", path, {"to": "no-such-topic"})[:2] == (404, "not_found")
     assert rest.problem("POST", path, {"limit": 0})[:2] == (400, "invalid")
+
+
+def test_a_dead_letter_chooses_no_topic_that_was_not_confirmed(
+    node: Riverrun, rest: Caller, topic: str
+) -> None:
+    """The author of a dead letter names the topic in a header."""
+    good, other = f"{topic}-a", f"{topic}-b"
+    for name in (good, other):
+        rest.call("POST", "topics", {"name": name, "partitions": 1, "replication_factor": 1})
+    names = (good, other, "__consumer_offsets", "__riverrun_audit", "no-such-topic", "x" * 300)
+    write(node, topic, [(0, letter(b"v", name, place)) for place, name in enumerate(names)])
+    path = f"topics/{topic}/redrive"
+    dry = rest.call("POST", path, {"dry_run": True})
+    assert dry["topics"] == {good: 1, other: 1}
+    assert dry["refused"] == {
+        "__consumer_offsets": 1, "__riverrun_audit": 1, "no-such-topic": 1,
+    }  # fmt: skip
+    assert (dry["records"], dry["refused_records"], dry["skipped"]) == (2, 3, 1)
+    done = rest.call("POST", path, {"targets": [good, "__consumer_offsets", "no-such-topic"]})
+    assert (done["topics"], done["records"], done["refused_records"]) == ({good: 1}, 1, 4)
+    assert done["refused"][other] == 1
+    assert len(rest.get(f"topics/{good}/messages")["items"]) == 1
+    assert rest.get(f"topics/{other}/messages")["items"] == []
+    refused = rest.problem("POST", path, {"to": "__consumer_offsets"})
+    assert refused[0] in (403, 404)

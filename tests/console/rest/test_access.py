@@ -272,6 +272,23 @@ def test_an_ordinary_user_is_refused_with_the_remedy(
     assert "riverrun acls" in text
 
 
+def test_a_reader_sees_its_topic_without_the_settings(
+    secure: SecureNode, admin: Caller, name: str
+) -> None:
+    """The rights of a consumer do not include DescribeConfigs."""
+    admin.call("POST", "topics", {"name": name, "partitions": 2})
+    admin.call("POST", "users", {"name": name, "password": PASSWORD})
+    read = {"principal": name, "operation": "READ", "resource_type": "TOPIC", "resource": name}
+    admin.call("POST", "acls", {"rules": [read]})
+    reader = secure_caller(secure, name, PASSWORD)
+    found = reader.get(f"topics/{name}")
+    assert (found["partitions"], found["records"]) == (2, 0)
+    assert (found["cleanup_policy"], found["retention_ms"]) == (None, None)
+    assert reader.problem("GET", f"topics/{name}/configs")[:2] == (403, "forbidden")
+    reader.close()
+    assert admin.get(f"topics/{name}")["cleanup_policy"] == "delete"
+
+
 def test_an_ordinary_user_sees_no_foreign_transactions(ordinary: Caller) -> None:
     assert ordinary.get("transactions")["items"] == []
     assert ordinary.get("transactions-hanging")["items"] == []

@@ -18,10 +18,12 @@ PASSWORD = "a long password"
 FACTS = ("timeline", "timeline/diff?from=0&to=9", "history", "nodes/1/connections")
 
 
-def rule(user: str, operation: str) -> dict[str, str]:
+def rule(user: str, operation: str, *, topic: str = "") -> dict[str, str]:
+    """A rule about the cluster or a topic."""
     return {
         "principal": f"User:{user}", "host": "*", "operation": operation, "permission": "allow",
-        "resource_type": "cluster", "resource": "kafka-cluster", "pattern": "literal",
+        "resource_type": "topic" if topic else "cluster", "resource": topic or "kafka-cluster",
+        "pattern": "literal",
     }  # fmt: skip
 
 
@@ -55,14 +57,33 @@ def test_values_of_settings_need_the_right_to_describe_settings(
     admin.call("POST", "acls", {"rules": [rule(name, "describe")]})
     path = f"timeline?kinds=config&q={name}"
     until(lambda: user.send("GET", path).status_code == 200, seconds=30, what="the rule")
+    assert user.get(path)["items"] == [], "the user may not know of the topic"
+    admin.call("POST", "acls", {"rules": [rule(name, "describe", topic=name)]})
+    until(lambda: user.get(path)["items"], seconds=30, what="the topic is visible")
     (hidden,) = user.get(path)["items"]
     assert hidden["details"]["set"] == {"retention.ms": "(hidden)"}
-    admin.call("POST", "acls", {"rules": [rule(name, "describe_configs")]})
+    admin.call("POST", "acls", {"rules": [rule(name, "describe_configs", topic=name)]})
     until(
         lambda: user.get(path)["items"][0]["details"]["set"] == {"retention.ms": "123456"},
         seconds=30,
         what="the value is shown",
     )
+    user.close()
+
+
+def test_quotas_in_the_timeline_need_the_right_to_describe_settings(
+    secure: SecureNode, admin: Caller, name: str
+) -> None:
+    begin = admin.get("timeline")["end_offset"] - 1
+    admin.call("PUT", "quotas", {"user": f"{name}-limited", "limits": {"producer_byte_rate": 5}})
+    user = new_user(admin, secure, name)
+    admin.call("POST", "acls", {"rules": [rule(name, "describe")]})
+    path, diff = "timeline?kinds=quota", f"timeline/diff?from={begin}&to=999999"
+    until(lambda: user.send("GET", path).status_code == 200, seconds=30, what="the rule")
+    assert f"{name}-limited" not in str(user.get(path)) + str(user.get(diff))
+    assert f"{name}-limited" in str(admin.get(path)) and f"{name}-limited" in str(admin.get(diff))
+    admin.call("POST", "acls", {"rules": [rule(name, "describe_configs")]})
+    until(lambda: f"{name}-limited" in str(user.get(path)), seconds=30, what="the quota is shown")
     user.close()
 
 

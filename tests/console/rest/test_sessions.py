@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from riverrun.console.open_streams import STREAMS_PER_USER_MAX
 from tests.console.rest.caller import Caller
 from tests.console.rest.conftest import secure_caller
 from tests.secure_node import SecureNode
@@ -15,6 +18,7 @@ from tests.secure_node import SecureNode
 pytestmark = pytest.mark.slow
 
 SECONDS_MAX = 60
+GUESSES = 20
 
 
 @pytest.fixture
@@ -80,8 +84,13 @@ def test_a_node_with_a_certificate_serves_https_on_the_same_port(secure: SecureN
     with httpx.Client(base_url=f"https://{http}", verify=trusted, timeout=SECONDS_MAX) as browser:
         assert browser.get("/ui/").status_code == 200
         response = log_in(browser, secure.security["user"], secure.security["password"])
-        assert "; secure" in response.headers["set-cookie"].lower()
+        cookie = response.headers["set-cookie"]
+        assert "; secure" in cookie.lower()
+        assert cookie.startswith("__Host-"), "no other host of the domain can set it"
         assert browser.get("/api/v1/clusters/main/nodes").status_code == 200
+        ended = browser.delete("/api/v1/session").headers["set-cookie"].lower()
+        assert "; secure" in ended, "the browser would not delete it otherwise"
+        assert browser.get("/api/v1/clusters/main/nodes").status_code == 401
     assert httpx.get(f"http://{http}/health/ready").status_code == 200
 
 
@@ -92,6 +101,23 @@ def test_wrong_credentials_are_refused(browser: httpx.Client, user: str, passwor
     response = log_in(browser, user, password)
     assert response.status_code == 401
     assert "set-cookie" not in response.headers
+
+
+def test_wrong_logins_of_others_keep_nobody_out(secure: SecureNode, browser: httpx.Client) -> None:
+    """Each of them waits for a second before its response."""
+    auth = secure.security["user"], secure.security["password"]
+    with ThreadPoolExecutor(GUESSES) as pool:
+        guesses = [pool.submit(log_in, browser, f"nobody-{n}", "x") for n in range(GUESSES)]
+        found = log_in(browser, *auth)
+        assert {guess.result().status_code for guess in guesses} == {401}
+    assert found.status_code == 200, found.text
+
+
+def test_one_user_has_few_logins_at_once(browser: httpx.Client) -> None:
+    with ThreadPoolExecutor(GUESSES) as pool:
+        guesses = [pool.submit(log_in, browser, "guessed", str(n)) for n in range(GUESSES)]
+        statuses = [guess.result().status_code for guess in guesses]
+    assert set(statuses) == {401, 429}
 
 
 def test_a_mechanism_that_the_cluster_does_not_offer_is_refused(browser: httpx.Client) -> None:
@@ -146,3 +172,31 @@ def test_passwords_are_not_logged(secure: SecureNode, browser: httpx.Client) -> 
     folder = Path(secure.told["data"])
     logs = [path.read_text(errors="replace") for path in folder.glob("*.log")]
     assert all(secure.security["password"] not in text for text in logs)
+
+
+def test_one_user_does_not_take_all_live_views(
+    secure: SecureNode, admin: Caller, name: str
+) -> None:
+    """Two logins of a user have the limit of one."""
+    admin.call("POST", "topics", {"name": name, "partitions": 1, "replication_factor": 1})
+    path = f"/api/v1/clusters/main/topics/{name}/tail"
+    body = {"name": name, "password": "a long password"}
+    admin.call("POST", "users", body)
+    rule = {"principal": f"User:{name}", "operation": "READ", "resource_type": "TOPIC"}
+    admin.call("POST", "acls", {"rules": [{**rule, "resource": name}]})
+    http = secure.told["nodes"][0]["http"]
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(httpx.Client(base_url=f"http://{http}", timeout=SECONDS_MAX))
+            for _ in range(2)
+        ]
+        for client in clients:
+            assert log_in(client, name, "a long password").status_code == 200
+        for place in range(STREAMS_PER_USER_MAX):
+            opened = stack.enter_context(clients[place % 2].stream("GET", path))
+            assert opened.status_code == 200
+        refused = stack.enter_context(clients[0].stream("GET", path))
+        assert refused.status_code == 429
+        auth = (secure.security["user"], secure.security["password"])
+        others = httpx.stream("GET", f"http://{http}{path}", auth=auth, timeout=SECONDS_MAX)
+        assert stack.enter_context(others).status_code == 200

@@ -1,5 +1,7 @@
 """Metadata records in words: grouped by batch, and without secrets."""
 
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from riverrun.metadata.quorum import leader_change, voters_record
@@ -23,6 +25,7 @@ from riverrun.metadata.schema.remove_access_control_entry_record import (
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import NodeId
 from riverrun.records.record import ControlType
+from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.facts.metadata_events import (
     EVENTS_PER_KIND_MAX,
     HIDDEN,
@@ -32,14 +35,20 @@ from riverrun.server.facts.metadata_events import (
     Naming,
     events_of_batch,
 )
+from riverrun.server.facts.visibility import MetadataVisibility
+from tests.cluster.fakes import make_configs
+from tests.server.access import OPEN_ACCESS
 
 ORDERS = UUID(int=5)
 NOW_MS = 1_700_000_000_000
 
 
 def naming() -> Naming:
+    """Of a cluster without access control."""
     names = {ORDERS: "orders"}
-    return Naming(names.get, lambda _kind, name: "password" not in name)
+    services: Any = SimpleNamespace(access=OPEN_ACCESS, configs=make_configs())
+    context = RequestContext(0, 1, "test", "127.0.0.1", "PLAINTEXT", 1)
+    return Naming(names.get, MetadataVisibility(services, context))
 
 
 def events(*records: Record, first: int = 100) -> list[MetadataEvent]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import shlex
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from riverrun.admin.requests import find_topic
 from riverrun.console.messages.dead_letters import origin_of, original_of
 from riverrun.console.messages.lookup import all_partitions, read_message
 from riverrun.console.messages.payloads import PayloadWriter
@@ -20,15 +21,21 @@ from riverrun.console.messages.streams import NEWER, FoundRecord
 from riverrun.console.problems import ApiProblem, as_problem, problem
 from riverrun.console.record_writer import OutgoingRecord, RestRecordWriter, WrittenRecord
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
+from riverrun.console.shell_words import joined, quoted
+from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import SystemClock
 from riverrun.records.record import Headers, NewRecord
 
 TAG: Final = "messages"
 RECORDS_MAX: Final = 1000
 REDRIVEN_MAX: Final = 100_000
+REFUSED_TOPICS_MAX: Final = 20
+"""Of those that are listed."""
 SAMPLE_RECORDS: Final = 5
 SAMPLE_BYTES: Final = 300
 REDRIVE_LIMITS: Final = ScanLimits(records=1_000_000, seconds=12.0)
+INTERNAL_PREFIX: Final = "__"
+"""By convention the names of internal topics of all tools begin with it."""
 COMMAND_RECORDS_MAX: Final = 3
 COMMAND_CHARACTERS_MAX: Final = 2000
 
@@ -87,6 +94,9 @@ class RedriveBody(Struct, kw_only=True):
 
     to: str | None = None
     """Null: the topic that each dead letter names."""
+    targets: list[str] | None = None
+    """The topics that may get records. The author of a dead letter chooses the topic in a header,
+    so this is required without ``to``. A dry run lists the topics."""
     limit: Annotated[int, Meta(ge=1, le=REDRIVEN_MAX)] = 1000
     filter: Annotated[str, Meta(max_length=1000)] | None = None
     dry_run: bool = False
@@ -101,13 +111,17 @@ class RedrivenSample(Struct, kw_only=True):
 
 
 class RedriveResult(ChangeResult, kw_only=True):
-    """``skipped`` records name no topic."""
+    """``skipped`` records name no topic, or the topic of the dead letters."""
 
     records: int
     to: str | None
     """The topic, if there is only one."""
     topics: dict[str, int]
     """Records by topic."""
+    refused: dict[str, int]
+    """Records by topic that are not written, because the topic is internal, does not exist or is
+    not among ``targets``. At most 20 topics."""
+    refused_records: int
     skipped: int
     sample: list[RedrivenSample]
     complete: bool
@@ -152,16 +166,25 @@ async def resend_message(request: ClusterRequest) -> WrittenRecords:
 async def redrive_topic(request: ClusterRequest) -> RedriveResult:
     body: RedriveBody = request.body
     topic = request.params["topic"]
+    if body.to is None and body.targets is None and not body.dry_run:
+        raise problem(
+            "invalid",
+            "The request does not name the topics that may get records.",
+            "Add targets with the topics that the dry run lists, or a topic as to.",
+        )
+    targets = await possible_targets(request, body)
     found, is_complete = await dead_letters(request, topic, body)
     by_topic: dict[str, list[FoundRecord]] = {}
+    refused: dict[str, int] = {}
     skipped = 0
     for one in found:
         to = body.to or origin_of(one.record)
         if to is None or to == topic:
             skipped += 1
-        else:
+        elif to in targets:
             by_topic.setdefault(to, []).append(one)
-    targets = {to: await all_partitions(request.pool, to) for to in by_topic}
+        else:
+            refused[to] = refused.get(to, 0) + 1
     if not body.dry_run:
         now_ms = SystemClock().now_ms()
         for to, letters in by_topic.items():
@@ -172,17 +195,37 @@ async def redrive_topic(request: ClusterRequest) -> RedriveResult:
     words += ["--isolation", "read_committed", "--max-messages", str(body.limit)]
     read = request.cluster.command(*words)
     if body.filter:
-        read += f" | grep -iF {shlex.quote(body.filter)}"
+        read += f" | grep -iF {quoted(body.filter)}"
     return RedriveResult(
         dry_run=body.dry_run,
         command=piped(read, request, only or "TOPIC"),
         records=sum(map(len, by_topic.values())),
         to=only,
         topics={to: len(letters) for to, letters in by_topic.items()},
+        refused=dict(islice(refused.items(), REFUSED_TOPICS_MAX)),
+        refused_records=sum(refused.values()),
         skipped=skipped,
         sample=sample_of(by_topic),
         complete=is_complete,
     )
+
+
+async def possible_targets(request: ClusterRequest, body: RedriveBody) -> dict[str, list[int]]:
+    """The topics that may get records, with their partitions. Internal topics never do."""
+    if body.to is not None:
+        if (await find_topic(request.pool, body.to)).is_internal:
+            raise problem("forbidden", f"The topic {body.to} is internal.", "Name another topic.")
+        return {body.to: await all_partitions(request.pool, body.to)}
+    confirmed = None if body.targets is None else frozenset(body.targets)
+    return {
+        row.name: sorted(each.partition_index for each in row.partitions)
+        for row in (await request.metadata()).topics
+        if row.name is not None
+        and row.error_code is ErrorCode.NONE
+        and not row.is_internal
+        and not row.name.startswith(INTERNAL_PREFIX)
+        and (confirmed is None or row.name in confirmed)
+    }
 
 
 async def dead_letters(
@@ -310,7 +353,7 @@ def produce_command(request: ClusterRequest, topic: str, body: ProduceBody) -> s
     is_short = len(body.records) <= COMMAND_RECORDS_MAX
     if not is_short or sum(map(len, lines)) > COMMAND_CHARACTERS_MAX:
         return f"{command} --file records.ndjson"
-    return f"printf '%s\\n' {shlex.join(lines)} | {command}"
+    return f"printf '%s\\n' {joined(lines)} | {command}"
 
 
 def _row(message: NewMessage) -> dict[str, Any]:

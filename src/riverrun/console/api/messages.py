@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from riverrun.console.api import message_writes
 from riverrun.console.messages.cursors import InvalidCursor, decode_cursor, encode_cursor
@@ -26,6 +26,7 @@ from riverrun.console.messages.reading import PartitionRange, ScannedPage, Topic
 from riverrun.console.messages.schemas import RegistryDecoder, registry_decoder
 from riverrun.console.messages.streams import NEWER, OLDER, FoundRecord
 from riverrun.console.messages.tail import TopicTail
+from riverrun.console.open_streams import LimitedStream, OpenStreams
 from riverrun.console.problems import problem
 from riverrun.console.routing import INT64_MAX, ApiEndpoint, ClusterRequest
 
@@ -33,8 +34,6 @@ TAG: Final = "messages"
 PAGE_MAX: Final = 500
 DOWNLOAD_MAX: Final = 1_000_000
 RATE_MAX: Final = 500
-STREAMS_MAX: Final = 20
-"""Tails and downloads of one console at once."""
 FILTER_CHARACTERS_MAX: Final = 1000
 
 Start = Literal["latest", "earliest", "offset", "time"]
@@ -261,24 +260,8 @@ def streamed(
     headers: dict[str, str],
 ) -> Response:
     """A response that is sent as it is made. The number of such responses is limited."""
-    state = request.raw.app.state
-    if getattr(state, "streams", 0) >= STREAMS_MAX:
-        raise problem(
-            "too_many",
-            f"{STREAMS_MAX} live views and downloads are open.",
-            "Close some of them, or try again later.",
-        )
-    counted = _counted(state, request.access.streamed(parts))
-    return StreamingResponse(counted, media_type=media_type, headers=headers)
-
-
-async def _counted(state: Any, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    state.streams = getattr(state, "streams", 0) + 1
-    try:
-        async for part in parts:
-            yield part
-    finally:
-        state.streams -= 1
+    streams: OpenStreams = request.raw.app.state.streams
+    return LimitedStream(streams, request.access, parts, media_type=media_type, headers=headers)
 
 
 ENDPOINTS: Final = (

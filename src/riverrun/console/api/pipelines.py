@@ -6,7 +6,6 @@ second. Only a pipeline whose process runs can be started again.
 
 from __future__ import annotations
 
-import shlex
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec import Struct
 from riverrun.admin.state_records import StateRecord, StateWriter, read_states
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
+from riverrun.console.shell_words import quoted
 from riverrun.model.names import PIPELINES_TOPIC
 from riverrun.ports.clock import SystemClock
 
@@ -169,7 +169,7 @@ async def _command(
     file = found.file or f"{found.name}.toml"
     return PipelineChange(
         dry_run=body.dry_run,
-        command=f"{request.cluster.command_prefix} pipeline {verb} {shlex.quote(file)}",
+        command=f"{request.cluster.command_prefix} pipeline {verb} {quoted(file)}",
         name=found.name,
         state=found.state,
     )
@@ -233,7 +233,7 @@ def _item(one: PublishedPipeline) -> PipelineItem:
 
 
 def _run_command(one: PublishedPipeline) -> str:
-    return f"riverrun pipeline run {shlex.quote(one.file or one.name + '.toml')}"
+    return f"riverrun pipeline run {quoted(one.file or one.name + '.toml')}"
 
 
 ENDPOINTS: Final = (

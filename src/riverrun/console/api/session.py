@@ -82,7 +82,9 @@ async def log_out(request: ClusterRequest) -> Response:
     await request.sessions.log_out(request.raw.cookies.get(cookie_name(request.raw), ""))
     remaining = None if request.sessions.needs_login else request.access_if_any
     response = _response(await _state(request, remaining))
-    response.delete_cookie(cookie_name(request.raw), httponly=True, samesite="strict")
+    response.delete_cookie(
+        cookie_name(request.raw), httponly=True, samesite="strict", secure=is_https(request.raw)
+    )
     return response
 
 

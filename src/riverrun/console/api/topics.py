@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, field
 
 from riverrun.admin.requests import find_topic
-from riverrun.admin.topics.admin import ask_topic_settings, create_topics, delete_topics
+from riverrun.admin.topics.admin import ask_setting, create_topics, delete_topics
 from riverrun.admin.topics.placement_preview import preview_topics
 from riverrun.console.api import topic_changes, topic_details
 from riverrun.console.api.groups import raise_first
@@ -16,12 +16,7 @@ from riverrun.console.api.topic_changes import NewPartition, TopicPlacement, pla
 from riverrun.console.cluster_facts import SharedFacts, TopicState, partition_facts
 from riverrun.console.listing import ItemPage, Key, ListQuery, matching, ordered, page_of
 from riverrun.console.routing import INT32_MAX, ApiEndpoint, ChangeResult, ClusterRequest
-from riverrun.console.topic_measures import (
-    CLEANUP_POLICY,
-    TopicMeasure,
-    TopicMeasures,
-    ask_policies,
-)
+from riverrun.console.topic_measures import TopicMeasure, TopicMeasures, ask_policies
 
 TAG: Final = "topics"
 DEFAULT_OF_CLUSTER: Final = -1
@@ -59,7 +54,7 @@ class TopicItem(Struct, kw_only=True):
 
 
 class TopicSummary(TopicItem, kw_only=True):
-    """One topic."""
+    """One topic. Settings are null without the right DescribeConfigs."""
 
     topic_id: str | None
     retention_ms: int | None
@@ -137,9 +132,9 @@ def _item(topic: TopicState, measure: TopicMeasure, policy: str | None) -> Topic
 async def get_topic(request: ClusterRequest) -> TopicSummary:
     name = request.params["topic"]
     topic, measure = await _find(request, name)
-    settings = {row.name: row.value for row in await ask_topic_settings(request.pool, name)}
-    item = _item(topic, measure, settings.get(CLEANUP_POLICY))
-    retention = settings.get(RETENTION)
+    policies = await ask_policies(request.pool, [name])
+    retention = (await ask_setting(request.pool, [name], RETENTION)).get(name)
+    item = _item(topic, measure, policies.get(name))
     return TopicSummary(
         **{each: getattr(item, each) for each in TopicItem.__struct_fields__},
         topic_id=None if topic.row.topic_id is None else str(topic.row.topic_id),

@@ -6,6 +6,7 @@ out of the record that is written again, so that it is equal to the original.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from riverrun.records.record import NewRecord, Record
@@ -17,16 +18,18 @@ ORIGIN_HEADERS: Final = (
     "kafka_original-topic",
 )
 """The first of them that a record has is used."""
+TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 OWN_PREFIXES: Final = ("riverrun.", "__connect.errors.", "kafka_dlt-")
 
 
 def origin_of(record: Record) -> str | None:
-    """The topic that a dead letter names."""
+    """The topic that a dead letter names; None for a text that cannot be a name."""
     headers = dict(record.headers)
     for name in ORIGIN_HEADERS:
         value = headers.get(name)
         if value:
-            return value.decode("utf-8", "replace")
+            topic = value.decode("utf-8", "replace")
+            return topic if TOPIC_NAME.fullmatch(topic) else None
     return None
 
 

@@ -2,6 +2,9 @@
 
 The file is written as it is read, at the speed of the reader. It ends where the topic ended when it
 began.
+
+Spreadsheets run cells that begin like a formula. In CSV such a text gets a single quote before it,
+as OWASP recommends for CSV injection. JSON lines are exact.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
@@ -27,6 +31,8 @@ NO_EPOCH: Final = -1
 COLUMNS: Final = (
     "partition", "offset", "timestamp_ms", "key", "value", "headers", "key_base64", "value_base64",
 )  # fmt: skip
+FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 Prepare = Callable[[Sequence[FoundRecord]], Awaitable[SchemaDecoder]]
 """Decodes the payloads of some records by their schemas."""
@@ -80,8 +86,15 @@ def _csv_row(found: FoundRecord, schemas: SchemaDecoder) -> Sequence[object]:
     headers = [[name, *_text_or_base64(data)] for name, data in record.headers]
     shown = msgspec.json.encode(_printable(headers)).decode() if headers else ""
     return (
-        found.partition, record.offset, record.timestamp, key, value, shown, key_bytes, value_bytes,
+        found.partition, record.offset, record.timestamp, as_cell(key), as_cell(value), shown,
+        key_bytes, value_bytes,
     )  # fmt: skip
+
+
+def as_cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula. A number is none."""
+    is_risky = text.startswith(FORMULA_STARTS) and NUMBER.fullmatch(text) is None
+    return f"'{text}" if is_risky else text
 
 
 def _text_or_base64(data: bytes | None) -> tuple[str, str]:

@@ -187,8 +187,9 @@ class MetadataComparer:
 
 
 def changes_between(before: Image, after: Image, naming: Naming) -> Iterator[MetadataChange | None]:
-    """Every change; None after other pieces of work, so that the caller can yield."""
-    yield from _topics(before, after)
+    """Every change that the reader may see; None after other pieces of work, so that the caller can
+    yield."""
+    yield from _topics(before, after, naming)
     for node, (old, new) in _pairs(before.brokers, after.brokers):
         yield _change("broker", f"node {node}", _broker(old), _broker(new))
     for key, (was, now) in _pairs(before.configs, after.configs):
@@ -196,15 +197,19 @@ def changes_between(before: Image, after: Image, naming: Naming) -> Iterator[Met
     for name, (was_level, level) in _pairs(before.features, after.features):
         yield _change("feature", name, _level(was_level), _level(level))
     for _, (old_entry, new_entry) in _pairs(before.entries, after.entries):
-        yield _entry_change(old_entry, new_entry)
+        if naming.sees(new_entry if new_entry is not None else old_entry):
+            yield _entry_change(old_entry, new_entry)
 
 
-def _topics(before: Image, after: Image) -> Iterator[MetadataChange | None]:
+def _topics(before: Image, after: Image, naming: Naming) -> Iterator[MetadataChange | None]:
     for topic_id, (old, new) in _pairs(before.topics_by_id, after.topics_by_id):
+        yield None
+        either = new or old
+        if either is not None and not naming.visibility.sees_topic(either.name):
+            continue
         if old is None or new is None:
-            known = new or old
-            assert known is not None, f"{topic_id} is in no image"
-            yield _change("topic", known.name, _topic(old), _topic(new))
+            assert either is not None, f"{topic_id} is in no image"
+            yield _change("topic", either.name, _topic(old), _topic(new))
             continue
         if len(old.partitions) != len(new.partitions):
             yield _change("topic", new.name, _topic(old), _topic(new))
@@ -214,7 +219,6 @@ def _topics(before: Image, after: Image) -> Iterator[MetadataChange | None]:
                 yield _change(
                     _kind_of(was, now), f"{new.name}-{index}", _partition(was), _partition(now)
                 )
-        yield None
 
 
 def _pairs(
@@ -296,6 +300,8 @@ def _config_change(
             before=None if was is None else {"parts": len(was)},
             after=None if now is None else {"parts": len(now)},
         )
+    if not naming.visibility.sees_settings_of(int(kind), name):
+        return None
     changed = [
         one for one in dict.fromkeys([*(was or {}), *(now or {})])
         if (was or {}).get(one) != (now or {}).get(one)

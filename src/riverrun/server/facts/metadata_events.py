@@ -2,13 +2,14 @@
 
 The records of one batch were decided together. Records about the same subject become one event: a
 new topic with its partitions and settings, or the elections of a failover. Secrets never appear:
-no credentials, and no values of settings unless the caller allows each of them.
+no credentials, and no values of passwords. Records that the reader may not see are left out before
+they are grouped, so that no event counts or names them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from msgspec import Struct
@@ -49,6 +50,9 @@ from riverrun.records.record import ControlType
 from riverrun.security.acls import AclOperation, AclPermission, PatternType, ResourceType
 from riverrun.wire.stored import read_body
 
+if TYPE_CHECKING:
+    from riverrun.server.facts.visibility import MetadataVisibility
+
 KINDS: Final = (
     "election", "isr", "topic", "config", "broker", "acl", "user", "quota", "move", "feature",
     "quorum", "other",
@@ -84,16 +88,13 @@ class DecodedRecord(Struct, frozen=True):
 
 
 class Naming:
-    """Names of topics by id, and which values of settings may be shown."""
+    """Names of topics by id, and what the reader may see."""
 
     def __init__(
-        self,
-        name_of: Callable[[TopicId], str | None],
-        may_show: Callable[[int, str], bool],
+        self, name_of: Callable[[TopicId], str | None], visibility: MetadataVisibility
     ) -> None:
-        """``may_show`` gets the type of a resource and the name of a setting."""
         self._name_of = name_of
-        self._may_show = may_show
+        self.visibility = visibility
         self._seen: dict[UUID, str] = {}
 
     def learn(self, record: TopicRecord) -> None:
@@ -104,12 +105,38 @@ class Naming:
     def topic(self, topic_id: UUID | None) -> str:
         if topic_id is None:
             return "(unknown topic)"
-        known = self._name_of(TopicId(topic_id)) or self._seen.get(topic_id)
-        return known or f"(deleted topic {topic_id})"
+        return self._known(topic_id) or f"(deleted topic {topic_id})"
+
+    def _known(self, topic_id: UUID) -> str | None:
+        return self._name_of(TopicId(topic_id)) or self._seen.get(topic_id)
+
+    def sees(self, record: object) -> bool:
+        """Whether the reader may see a record. Of a deleted topic perhaps only the id is known; an
+        id tells nothing about the topic."""
+        match record:
+            case TopicRecord():
+                return self.visibility.sees_topic(record.name)
+            case PartitionRecord() | PartitionChangeRecord() | RemoveTopicRecord():
+                name = None if record.topic_id is None else self._known(record.topic_id)
+                return name is None or self.visibility.sees_topic(name)
+            case ClearElrRecord():
+                return not record.topic_name or self.visibility.sees_topic(record.topic_name)
+            case ConfigRecord():
+                return self.visibility.sees_settings_of(record.resource_type, record.resource_name)
+            case ClientQuotaRecord():
+                return self.visibility.sees_quotas()
+            case DelegationTokenRecord():
+                return self.visibility.sees_token(record)
+            case RemoveDelegationTokenRecord():
+                return self.visibility.sees_token_id(record.token_id)
+        return True
 
     def value(self, record: ConfigRecord) -> str | None:
-        if record.value is None or self._may_show(record.resource_type, record.name):
-            return None if record.value is None else record.value[:TEXT_CHARACTERS_MAX]
+        if record.value is None:
+            return None
+        place = record.resource_type, record.resource_name
+        if self.visibility.sees_value(*place, record.name):
+            return record.value[:TEXT_CHARACTERS_MAX]
         return HIDDEN
 
 
@@ -119,7 +146,10 @@ def events_of_batch(
     """The events of the records of one batch, oldest first."""
     building = _BatchEvents(time_ms, naming)
     for record in records:
-        building.add(record)
+        if isinstance(record.record, TopicRecord):
+            naming.learn(record.record)
+        if naming.sees(record.record):
+            building.add(record)
     return _limited(building.finish())
 
 
@@ -139,7 +169,6 @@ class _BatchEvents:
             case None:
                 self._control(decoded)
             case TopicRecord():
-                self._naming.learn(record)
                 if record.topic_id is not None:
                     self._created[record.topic_id] = offset, record
             case PartitionRecord() if record.topic_id is not None:

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from riverrun.metadata.image import ConfigType
 from riverrun.metadata.records import TopicRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicId
-from riverrun.model.settings import SettingKind
-from riverrun.security.acls import AclOperation
 from riverrun.server.facts.metadata_events import (
     KINDS,
     MetadataEvent,
@@ -23,6 +20,7 @@ from riverrun.server.facts.metadata_events import (
     events_of_batch,
 )
 from riverrun.server.facts.metadata_reader import DecodedBatch, MetadataReader
+from riverrun.server.facts.visibility import MetadataVisibility
 
 if TYPE_CHECKING:
     from riverrun.server.dispatch.context import RequestContext
@@ -110,19 +108,10 @@ def _matching(batch: DecodedBatch, naming: Naming, query: TimelineQuery) -> list
 
 
 def naming_for(services: NodeServices, context: RequestContext) -> Naming:
-    """Values of settings are for those who may describe the settings of the cluster."""
     image = services.metadata.current
-    may_see = services.access.allows_cluster(context, AclOperation.DESCRIBE_CONFIGS)
-    configs = services.configs
-
-    def may_show(kind: int, name: str) -> bool:
-        if kind == ConfigType.GROUP:
-            return may_see
-        setting = (configs.topic if kind == ConfigType.TOPIC else configs.node).get(name)
-        return may_see and setting is not None and setting.kind is not SettingKind.PASSWORD
 
     def name_of(topic: TopicId) -> str | None:
         known = image.topics_by_id.get(topic)
         return None if known is None else known.name
 
-    return Naming(name_of, may_show)
+    return Naming(name_of, MetadataVisibility(services, context))

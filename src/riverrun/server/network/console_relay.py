@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -92,13 +93,30 @@ def start_data(settings: NodeSettings) -> bytes:
     }
     if protocol.has_tls and _client_auth(settings.given, name, protocol) == "required":
         cluster |= {"refusal": NO_CERTIFICATE.format(name=name), "remedy": REMEDY}
-    http_host = settings.identity.http_listener.rpartition(":")[0]
-    told: dict[str, object] = {"clusters": [cluster], "is_local": is_loopback(http_host)}
+    told: dict[str, object] = {
+        "clusters": [cluster],
+        "is_local": is_loopback(_http_host(settings)),
+        "hosts": host_names(settings),
+    }
     if protocol.has_tls:
         told["tls"] = {
             each: texts[each] for each in SSL_NAMES if each in texts and each != "ssl.client.auth"
         }
     return json.dumps(told).encode() + b"\n"
+
+
+def _http_host(settings: NodeSettings) -> str:
+    return settings.identity.http_listener.rpartition(":")[0]
+
+
+def host_names(settings: NodeSettings) -> list[str]:
+    """The names by which browsers may reach the console, beside addresses and localhost."""
+    listening = (address.host for address in settings.listening())
+    advertised = (address.host for address in settings.advertised())
+    names = (_http_host(settings), *listening, *advertised, socket.gethostname())
+    # A listener at * has all addresses. Among allowed names, it would stand for all names.
+    own = (name for name in names if name not in ("", "*"))
+    return list(dict.fromkeys((*own, *settings.identity.console_hosts)))
 
 
 def is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@
 import uPlot from "../vendor/uplot.js";
 import { Empty, Failure } from "./feedback.js";
 import { Segmented } from "./forms.js";
-import { clock, day, unit as formatter } from "./format.js";
+import { axisClock, clock, day, unit as formatter } from "./format.js";
 import { html, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
 import { useQuery } from "./router.js";
 import { useResource } from "./state.js";
@@ -23,6 +23,9 @@ const HEIGHT = 150;
 const COLOURS = 6;
 // Steps of the axis for sizes: powers of two up to a tebibyte.
 const BINARY_STEPS = Array.from({ length: 41 }, (_, power) => 2 ** power);
+// Steps of the axis for durations in seconds: round parts of a minute, an hour and a day.
+const TIME_STEPS = [0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes), ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours), ...Array.from({ length: 10 }, (_, power) => 86_400 * 2 ** power)];
+const stepsOf = (unit) => (unit.startsWith("bytes") ? BINARY_STEPS : unit === "seconds" ? TIME_STEPS : undefined);
 
 // Join series with different moments into uPlot's columns: moments in seconds, then values.
 function columnsOf(series) {
@@ -59,13 +62,13 @@ function options(series, colours, unit, width, height, onCursor) {
   return {
     width,
     height,
-    padding: [8, 16, 0, 0],
+    padding: [8, 28, 0, 0], // half of the last time of the axis is to the right of its mark
     legend: { show: false },
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false }, sync: { key: "riverrun" } },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [
-      { ...axis, grid: { show: false }, size: 22, space: 80, values: (_, splits) => splits.map((at) => clock(at * 1000).slice(0, 5)) },
-      { ...axis, size: 72, space: 30, incrs: unit.startsWith("bytes") ? BINARY_STEPS : undefined, values: (_, splits) => splits.map((value) => format(value)) },
+      { ...axis, grid: { show: false }, size: 22, space: 80, values: (_, splits, axisIndex, space, step) => splits.map((at) => axisClock(at * 1000, step)) },
+      { ...axis, size: 72, space: 30, incrs: stepsOf(unit), values: (_, splits) => splits.map((value) => format(value)) },
     ],
     series: [
       {},
@@ -117,7 +120,8 @@ function lastIndex(values) {
 function HiddenTable({ id, title, series, columns, format }) {
   const step = Math.max(1, Math.ceil(columns[0].length / TABLE_ROWS_MAX));
   const chosen = columns[0].map((_, index) => index).filter((index) => index % step === 0);
-  return html`<table class="hidden" id=${id}>
+  // A table cannot be smaller than its rows: its box hides it, so that the page does not grow.
+  return html`<div class="hidden" id=${id}><table>
     <caption>${title}</caption>
     <thead><tr><th scope="col">Time</th>${series.map((each) => html`<th scope="col" key=${each.label}>${each.label}</th>`)}</tr></thead>
     <tbody>
@@ -126,7 +130,7 @@ function HiddenTable({ id, title, series, columns, format }) {
         ${series.map((each, at) => html`<td key=${each.label}>${format(columns[at + 1][index])}</td>`)}
       </tr>`)}
     </tbody>
-  </table>`;
+  </table></div>`;
 }
 
 export function Chart({ title, series, unit = "count", height = HEIGHT, actions }) {
@@ -203,11 +207,11 @@ export function HistoryChart({ title, unit, series, params = {}, minutes, height
     () => series.map((each) => ({ label: each.label, points: pointsOf(resource.data?.series?.[each.name]) })),
     [resource.data, names],
   );
-  if (resource.error && !resource.data) return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }}><${Failure} error=${resource.error} /></div>`;
-  if (!resource.data) return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }} aria-busy="true"></div>`;
-  if (drawn.every((each) => each.points.length < 2)) {
-    return html`<div class="chart-gap" style=${{ height: `${height + 52}px` }}><${Empty} title=${title} icon="overview">The first values appear after about 20 seconds.<//></div>`;
-  }
+  const gap = (content) => html`<div class="chart-gap" style=${{ height: `${height + 52}px` }} aria-busy=${content ? null : "true"}>${content}</div>`;
+  if (resource.error?.status === 403 && !resource.data) return gap(html`<${Empty} title=${title} icon="acls">Your user may not see this curve: it needs the right Describe on the cluster.<//>`);
+  if (resource.error && !resource.data) return gap(html`<p class="chart-title">${title}</p><${Failure} error=${resource.error} />`);
+  if (!resource.data) return gap(null);
+  if (drawn.every((each) => each.points.length < 2)) return gap(html`<${Empty} title=${title} icon="overview">The first values appear after about 20 seconds.<//>`);
   return html`<${Chart} title=${title} unit=${unit} series=${drawn} height=${height} />`;
 }
 

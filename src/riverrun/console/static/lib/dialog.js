@@ -5,11 +5,13 @@
 //   <${ActionDialog} ... />          anything that changes the cluster: form, dry run, CLI command,
 //       confirmation, and the error with its remedy. Its props:
 //         title, action      the texts of the dialog and of its button
-//         send(dryRun)       sends the request and returns the response, which has `command`
+//         send(dryRun, shown)   sends the request and returns the response, which has `command`;
+//                            `shown` is the response of the dry run
 //         dryRun             true: preview the request when the form changes (`inputs` is its state)
 //         call               instead of these three: ["post", path, body], with dry_run added
 //         inputs             values of the form; the dry run is repeated when they change
 //         ready              false while the form is incomplete
+//         approved(response) false until the user has confirmed what the dry run shows
 //         danger, typed      a red button; a text that must be typed before it is enabled
 //         preview(response)  content shown for the response of the dry run
 //         success            the text of the toast, or a function of the response
@@ -19,7 +21,7 @@
 
 import { api } from "./api.js";
 import { Command } from "./code.js";
-import { toast } from "./feedback.js";
+import { prose, toast } from "./feedback.js";
 import { TextField } from "./forms.js";
 import { Icon } from "./icons.js";
 import { html, signal, useEffect, useId, useLayoutEffect, useRef, useState } from "./preact.js";
@@ -35,10 +37,6 @@ export function openDialog(Component, props = {}) {
   const close = () => (opened.value = opened.value.filter((each) => each.id !== id));
   opened.value = [...opened.value, { id, Component, props, close }];
   return close;
-}
-
-export function closeDialogs() {
-  opened.value = [];
 }
 
 export function Dialogs() {
@@ -70,7 +68,7 @@ export function DialogError({ error }) {
   if (!error) return null;
   return html`<div class="failure small" role="alert">
     <${Icon} name="error" />
-    <div><p class="failure-title">${error.message}</p>${error.remedy && html`<p class="muted">${error.remedy}</p>`}</div>
+    <div><p class="failure-title">${error.message}</p>${error.remedy && html`<p class="muted">${prose(error.remedy)}</p>`}</div>
   </div>`;
 }
 
@@ -102,12 +100,12 @@ function useDryRun(wanted, send, inputs) {
 export function ActionDialog(props) {
   const { title, action, call, dryRun = Boolean(call), inputs = call, ready = true, danger = false } = props;
   const { send = (dry) => api[call[0]](call[1], { ...call[2], dry_run: dry }) } = props;
-  const { typed, preview, success, after, close, wide, children } = props;
+  const { typed, approved = () => true, preview, success, after, close, wide, children } = props;
   const [confirmed, setConfirmed] = useState("");
   const [busy, setBusy] = useState(false);
   const [failure, setFailure] = useState(null);
   const dry = useDryRun(dryRun && ready, send, inputs);
-  const blocked = busy || !ready || (dryRun && (dry.loading || dry.error)) || (typed && confirmed !== typed);
+  const blocked = busy || !ready || (dryRun && (dry.loading || dry.error || !approved(dry.response))) || (typed && confirmed !== typed);
 
   const submit = async (event) => {
     event.preventDefault();
@@ -115,7 +113,7 @@ export function ActionDialog(props) {
     setBusy(true);
     setFailure(null);
     try {
-      const response = await send(false);
+      const response = await send(false, dry.response);
       changed();
       toast(typeof success === "function" ? success(response) : success ?? `${action}: done`, { kind: "good" });
       close();

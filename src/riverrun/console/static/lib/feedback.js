@@ -4,6 +4,7 @@
 //   <${Loading} />   <${Empty} title="No topics" action=${...}>text<//>
 //   <${Failure} error=${error} retry=${refresh} />        message, remedy, and a button
 //   <${Loaded} resource=${useResource(...)}>${(data) => html`...`}<//>   loading, error or content
+//   prose("Run `riverrun up`.")      a remedy of the server, with its commands as code
 //   toast("Topic created", { kind: "good" })
 
 import { Icon } from "./icons.js";
@@ -36,9 +37,11 @@ export function Empty({ title, icon = "search", action, children }) {
   </div>`;
 }
 
+export const prose = (text) => (text ?? "").split(/`([^`]+)`/).map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
+
 export function Failure({ error, retry }) {
   if (error.status === 501) {
-    return html`<${Empty} title="Not available on this cluster" icon="nodes">${error.message} ${error.remedy}<//>`;
+    return html`<${Empty} title="Not available on this cluster" icon="nodes">${error.message} ${prose(error.remedy)}<//>`;
   }
   const title = error.status === 403 ? "You lack the right for this" : error.message;
   return html`<div class="failure" role="alert">
@@ -46,7 +49,7 @@ export function Failure({ error, retry }) {
     <div>
       <p class="failure-title">${title}</p>
       ${error.status === 403 && html`<p>${error.message}</p>`}
-      ${error.remedy && html`<p class="muted">${error.remedy}</p>`}
+      ${error.remedy && html`<p class="muted">${prose(error.remedy)}</p>`}
       ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
     </div>
   </div>`;
@@ -63,7 +66,7 @@ export function Loaded({ resource, lines, children }) {
 // Shown above data that could not be refreshed. A lost connection has its own banner.
 export function StaleNote({ error }) {
   if (error.status === 0) return null;
-  return html`<p class="stale" role="status"><${Icon} name="warning" /> Shown data is old: ${error.message} ${error.remedy}</p>`;
+  return html`<p class="stale" role="status"><${Icon} name="warning" /> <span>Shown data is old: ${error.message} ${prose(error.remedy)}</span></p>`;
 }
 
 const toasts = signal([]);

@@ -5,6 +5,7 @@
 //   localTime(ms), parseLocalTime(text)    the value of a datetime-local field, and back (null: none)
 //   words({ a: [1, 2] })     "a 1, 2": any JSON value as text
 //   unit("bytes/s")          the formatter of a chart's unit
+//   axisClock(ms, 10)        the time beside an axis whose marks are 10 s apart: "10:30:20"; "10:30" from a minute on
 
 const NONE = "–";
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -51,6 +52,8 @@ export function clock(ms) {
   const date = new Date(ms);
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
+
+export const axisClock = (ms, stepSeconds) => (stepSeconds < 60 ? clock(ms) : clock(ms).slice(0, 5));
 
 export function day(ms) {
   const date = new Date(ms);

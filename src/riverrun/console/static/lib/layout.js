@@ -5,7 +5,7 @@
 //   <${QueryTabs} label="Node" tabs=${[["summary", "Summary"], ...]} />   the same, kept as `tab` in the URL
 //   <${Verdict} kind="good|care|bad" label="Health" text="..." actions=${...}>content<//>
 //   <${Panel} title="Partitions" actions=${...}>content<//>
-//   <${Facts} items=${[["Leader", "1"], ...]} />        a definition list in columns
+//   <${Facts} items=${[["Leader", "1"], ...]} />        a definition list in columns; a third "wide" takes two
 //   <${Tile} label="Topics" value="12" detail="3 internal" href=${...} kind="care" />
 //       short: tile("Topics", "12", "3 internal", href, "care")
 //   <${Meter} value=${0.7} label="Disk" />              a small bar; above 85 % it warns, unless `plain`
@@ -68,7 +68,7 @@ export function Panel({ title, actions, note, flush = false, children }) {
 
 export function Facts({ items }) {
   return html`<dl class="facts">
-    ${items.filter(Boolean).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
+    ${items.filter(Boolean).map(([name, value, width]) => html`<div key=${name} class=${width}><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 }
 

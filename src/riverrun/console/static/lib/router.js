@@ -16,6 +16,15 @@ const location_ = signal(window.location.pathname + window.location.search);
 
 const patterns = pages.map((page) => ({ page, parts: page.path.split("/") }));
 
+// A malformed escape stays as it is.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function match(path) {
   const parts = path.split("/").filter(Boolean);
   for (const { page, parts: wanted } of patterns) {
@@ -23,7 +32,7 @@ function match(path) {
     const params = {};
     const fits = wanted.every((part, index) => {
       if (!part.startsWith(":")) return part === parts[index];
-      params[part.slice(1)] = decodeURIComponent(parts[index]);
+      params[part.slice(1)] = decoded(parts[index]);
       return true;
     });
     if (fits) return { page, params };
@@ -37,7 +46,7 @@ export const route = computed(() => {
   if (!url.pathname.startsWith(ROOT)) return { cluster: null, page: null, params: {}, query, path: "" };
   const [cluster, ...rest] = url.pathname.slice(ROOT.length).split("/");
   const path = rest.filter(Boolean).join("/") || "overview";
-  return { cluster: decodeURIComponent(cluster) || null, ...match(path), query, path };
+  return { cluster: decoded(cluster) || null, ...match(path), query, path };
 });
 
 export function link(id, params = {}, query = {}, cluster = route.value.cluster) {

@@ -79,7 +79,8 @@ function Partitions({ group }) {
     number("partition", "Partition"),
     fixed("committed", "Committed", ({ topic, partition, committed }) => (committed === null ? "none" : html`<a href=${link("messages", { topic }, { partition, from: "offset", offset: committed })} title="Browse from here">${count(committed)}</a>`), { align: "end" }),
     number("end", "End", count, { sort: false }),
-    ...lag,
+    number("lag", "Lag", count, { hint: lag[0].hint }),
+    lag[1],
     fixed("member", "Consumer", (row) => (row.member ? html`<span class="name-cell" title=${row.member}>${clients.get(row.member) ?? row.member}</span>` : html`<span class="muted">none</span>`)),
     fixed("metadata", "Metadata", (row) => row.metadata || "–"),
   ];

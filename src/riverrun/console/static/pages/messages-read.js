@@ -113,6 +113,20 @@ export function useScan(topic, selection, code, active) {
   };
 }
 
+// Why the server refuses a live view. The browser does not tell, so the request is sent again.
+async function refusal(url) {
+  const abort = new AbortController();
+  try {
+    const response = await fetch(url, { signal: abort.signal });
+    if (!response.ok) return { status: response.status, ...(await response.json()).error };
+  } catch {
+    // The node does not respond.
+  } finally {
+    abort.abort();
+  }
+  return failed("The live view ended.", "The node may have stopped. Pause and resume to try again.");
+}
+
 export function useTail(topic, { partition, filter, format }, code, active) {
   const runner = useRunner();
   const [state, setState] = useState({ rows: [], status: "connecting", sample: null, error: null, failures: 0 });
@@ -123,14 +137,15 @@ export function useTail(topic, { partition, filter, format }, code, active) {
     let isFiltering = false;
     const set = (changes) => setState((old) => ({ ...old, ...changes }));
     set({ status: "connecting", error: null, failures: 0 });
-    const source = new EventSource(address(path`topics/${topic}/tail`, query));
+    const url = address(path`topics/${topic}/tail`, query);
+    const source = new EventSource(url);
     const on = (name, run) => source.addEventListener(name, ({ data }) => run(data && JSON.parse(data)));
     const close = (error = null) => {
       source.close();
       set({ status: "ended", error });
     };
     source.onopen = () => set({ status: "live" });
-    source.onerror = () => (source.readyState === EventSource.CLOSED ? close(failed("The live view ended.", "The node may have stopped, or you lack the right to read this topic.")) : set({ status: "connecting" }));
+    source.onerror = () => (source.readyState === EventSource.CLOSED ? refusal(url).then(close) : set({ status: "connecting" }));
     on("message", (message) => (waiting = [...waiting.slice(1 - ROWS_MAX), message]));
     on("sample", (sample) => set({ sample }));
     on("end", () => close());

@@ -103,7 +103,7 @@ function DownloadDialog({ topic, selection: { cursor, ...selection }, code, clos
       ${field("format", "File", { options: [["ndjson", "NDJSON: a JSON object per line"], ["csv", "CSV"]] })}
       ${field("limit", "At most (messages)", { type: "number", min: 1, max: 1_000_000 })}
     </div>
-    <p class="muted">The file has the messages of the present selection, from its start${selection.filter && `, that contain “${selection.filter}”`}.${code && " The JavaScript filter is not applied."}</p>
+    <p class="muted">The file has the messages of the present selection, from its start${selection.filter && `, that contain “${selection.filter}”`}.${code && " The JavaScript filter is not applied."}${values.format === "csv" && " Texts that a spreadsheet would run as a formula begin with a single quote; NDJSON is exact."}</p>
     <div><span class="command-label">The same in a script</span><${Code} label="Command" wrap text=${`curl -OJ '${window.location.origin}${url.replaceAll("'", "%27")}'`} /></div>
   </div><//>`;
 }

@@ -40,8 +40,12 @@ export function NodesTable({ inUrl = false }) {
 
 export default function Nodes() {
   const { data } = useResource("nodes", {}, { every: 5_000 });
-  const total = (name) => data.items.reduce((sum, row) => sum + (row[name] ?? 0), 0);
-  const note = data && `${plural(data.items.length, "node")}, ${bytes(total("disk_used"))} of data, ${rate(total("bytes_in"))} in, ${rate(total("bytes_out"))} out`;
+  // Sums are left out where no value is known, for example because the user lacks the right.
+  const total = (name, format, words) => {
+    const known = data.items.map((row) => row[name] ?? null).filter((value) => value !== null);
+    return known.length ? [`${format(known.reduce((sum, value) => sum + value, 0))} ${words}`] : [];
+  };
+  const note = data && [plural(data.items.length, "node"), ...total("disk_used", bytes, "of data"), ...total("bytes_in", rate, "in"), ...total("bytes_out", rate, "out")].join(", ");
   return html`<${Page} title="Nodes" note=${note}>
     <section class="panel flush"><${NodesTable} inUrl /></section>
   <//>`;

@@ -1,7 +1,7 @@
 // The overview: health in one sentence, what needs care, sizes, and traffic over time.
 
 import { historyPanel, RangePicker } from "../lib/chart.js";
-import { Badge, column, Empty, Loaded, named, number, Page, Panel, Table, tile, Verdict } from "../lib/components.js";
+import { Badge, column, Empty, Loaded, named, number, Page, Panel, prose, Table, tile, Verdict } from "../lib/components.js";
 import { bytes, count, plural, short } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link } from "../lib/router.js";
@@ -13,7 +13,7 @@ const BEST = 5;
 
 const concern = ({ level, text, remedy, link: address }) => html`<li key=${text}>
   <${Badge} kind=${level}>${level === "bad" ? "Failing" : "Care"}<//>
-  <div><p>${address ? html`<a href=${address}>${text}</a>` : text}</p>${remedy && html`<p class="muted">${remedy}</p>`}</div>
+  <div><p>${address ? html`<a href=${address}>${text}</a>` : text}</p>${remedy && html`<p class="muted">${prose(remedy)}</p>`}</div>
 </li>`;
 
 function Health({ health: { level, sentence, concerns } }) {

@@ -1,9 +1,9 @@
 // Dialogs that write messages: produce, send one message again, and redrive a dead-letter topic.
 
-import { path } from "../lib/api.js";
-import { ActionDialog, Code, prettyJson, useForm } from "../lib/components.js";
+import { api, path } from "../lib/api.js";
+import { ActionDialog, CheckField, Code, prettyJson, useForm } from "../lib/components.js";
 import { count, plural } from "../lib/format.js";
-import { html } from "../lib/preact.js";
+import { html, useState } from "../lib/preact.js";
 import { link, navigate } from "../lib/router.js";
 import { parsePairs } from "./topic-dialogs.js";
 
@@ -63,16 +63,23 @@ export function ResendDialog({ topic, message: { partition, offset }, done, clos
   <//>`;
 }
 
-function redriven({ records, topics, skipped, sample, complete }) {
-  const targets = Object.entries(topics).map(([topic, number]) => `${count(number)} to ${topic}`);
-  return html`<p><b>${plural(records, "record")}</b> would be written: ${targets.join(", ") || "none"}.${skipped > 0 && ` ${plural(skipped, "record names", "records name")} no topic.`}${!complete && " There are more."}</p>
+// Headers of the dead letters name the topics, so each must be confirmed unless one topic was typed.
+function redriven({ records, topics, refused, refused_records, skipped, sample, complete }, to, chosen, toggle) {
+  return html`<p><b>${plural(records, "record")}</b> would be written${to ? ` to ${to}.` : records ? ". Dead letters name these topics; choose those that get their records:" : "."}${skipped > 0 && ` ${plural(skipped, "record names", "records name")} no topic.`}${!complete && " There are more."}</p>
+    ${!to && Object.entries(topics).map(([topic, number]) => html`<${CheckField} key=${topic} label=${`${plural(number, "record")} to ${topic}`} checked=${chosen.includes(topic)} onInput=${() => toggle(topic)} />`)}
+    ${refused_records > 0 && html`<p class="muted">${plural(refused_records, "record names", "records name")} an internal or unknown topic and ${refused_records === 1 ? "is" : "are"} not written: ${Object.keys(refused).join(", ")}</p>`}
     ${sample?.length > 0 && html`<details><summary>First ${sample.length}</summary><${Code} label="Sample" json text=${JSON.stringify(sample, null, 2)} /></details>`}`;
 }
 
 export function RedriveDialog({ topic, filter: first = "", done, close }) {
   const { values: { to, filter, most }, field } = useForm({ to: "", filter: first, most: "1000" });
   const limit = /^[1-9]\d*$/.test(most) ? Number(most) : null;
-  return html`<${ActionDialog} title=${`Redrive ${topic}`} action="Redrive" danger wide call=${["post", path`topics/${topic}/redrive`, { to: to || null, filter: filter || null, limit }]} close=${close} ready=${limit} preview=${redriven}
+  const [chosen, setChosen] = useState([]);
+  const toggle = (each) => setChosen(chosen.includes(each) ? chosen.filter((other) => other !== each) : [...chosen, each]);
+  const confirmed = (shown) => chosen.filter((each) => each in (shown?.topics ?? {}));
+  const inputs = { to: to || null, filter: filter || null, limit };
+  const send = (dry, shown) => api.post(path`topics/${topic}/redrive`, { ...inputs, targets: dry || to ? null : confirmed(shown), dry_run: dry });
+  return html`<${ActionDialog} title=${`Redrive ${topic}`} action="Redrive" danger wide send=${send} dryRun inputs=${inputs} close=${close} ready=${limit} approved=${(shown) => to || confirmed(shown).length > 0} preview=${(shown) => redriven(shown, to, chosen, toggle)}
     success=${(response) => `${plural(response.records, "record")} written to ${response.to ?? "their topics"}`} after=${(response) => (response.to ? navigate(link("messages", { topic: response.to })) : done?.())}>
     <p>Dead letters are written again to the topic they came from. They also stay here.</p>
     <div class="form-grid">

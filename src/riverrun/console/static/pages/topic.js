@@ -50,9 +50,9 @@ const facts = (topic) => [
   ["Replicas per partition", count(topic.replication_factor)],
   ["Records", count(topic.records)],
   ["Size", bytes(topic.size)],
-  ["Clean-up", topic.cleanup_policy],
+  ["Clean-up", topic.cleanup_policy ?? "–"],
   ["Kept for", topic.retention_ms < 0 ? "no limit" : duration(topic.retention_ms && topic.retention_ms / 1000)],
-  ["Topic id", html`<code>${topic.topic_id ?? "–"}</code>`],
+  ["Topic id", html`<code>${topic.topic_id ?? "–"}</code>`, "wide"],
 ];
 
 function actions(about) {

@@ -47,6 +47,7 @@ ASYNC_MODULES = (
     "storage/digests/digester.py",
     "storage/log_creator.py",
     "storage/log_manager.py",
+    "storage/recovery/directory_recovery.py",
     "storage/scrubbing/scrubber.py",
 )
 MODULE_LINES_MAX = 500

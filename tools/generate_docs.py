@@ -103,12 +103,20 @@ BEHAVIOUR = """\
 ## How requests are handled
 - Secure clusters have one more internal topic, `__riverrun_audit`. Requests of clients to write, change
   or delete it get TOPIC_AUTHORIZATION_FAILED, also those of super users.
+- Each API needs the rights that it needs in Kafka, and a refused request gets Kafka's error codes.
+  There are two exceptions. A transactional Produce request without the right on one of its topics is
+  refused as a whole, and the other partitions get OPERATION_NOT_ATTEMPTED, where Kafka appends to
+  them. DescribeUserScramCredentials of all users without the right gets
+  CLUSTER_AUTHORIZATION_FAILED, where Kafka does not respond.
 - Groups of the consumer protocol (KIP-848) need the feature `group.version` 1. New clusters have it; an
   older one gets it with `kafka-features upgrade --feature group.version=1`. Until then the two APIs are
   not advertised. The assignors are `uniform` and `range`; neither looks at racks, as in Kafka. A target
   assignment that waits for `group.consumer.assignment.interval.ms` is computed when the interval ends,
   in Kafka with the next heartbeat after it. New topics reach subscriptions by regular expression after
-  one second instead of ten. A client that lost its state may join again with its member id at once.
+  one second instead of ten, and the first topics with the response to the join. A client that lost its
+  state may join again with its member id at once. An empty group has no target of an older epoch. A
+  heartbeat or commit that arrives after a later one of the same member on a newer connection closes its
+  connection: it was delayed, and would free partitions or take back an offset.
 - A client of a listener with SASL must log in within `socket.login.timeout.ms`.
 - Everything advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised,
   because older librdkafka disables compression without them (KAFKA-18659), but they get
@@ -121,6 +129,12 @@ BEHAVIOUR = """\
 - Any broker accepts requests for the controller (topics, partitions, settings, elections, features) and forwards them. It responds
   when its own metadata has the change, so that the next request to the same broker sees it, but at most two seconds after the
   controller. Other brokers may know it some milliseconds later.
+- Metadata lists a broker that was fenced or that registered within the last seconds, and a broker lists
+  itself. Kafka lists unfenced brokers only. A client that loses a broker from its list drops requests for
+  it, and a broker that starts serves clients shortly before it is unfenced.
+- Leaderships return to a broker as soon as all its replicas are in sync again, in steps. Kafka looks for
+  that every `leader.imbalance.check.interval.seconds`. With each return of a broker within ten minutes
+  it waits longer, up to five minutes.
 - Unknown tagged fields are skipped. Bytes after a request are ignored, as in Kafka (librdkafka 2.16
   sends three when it requests all topics), except for Produce and Fetch, where they close the
   connection.

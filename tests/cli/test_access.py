@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import Cli
+from tests.processes import serve, until
 from tests.secure_node import SecureNode
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,92 @@ def test_a_changed_password_replaces_the_old_one(secure: SecureNode) -> None:
     assert accepted.returncode == 0, accepted.stderr
     assert secure.run("users", "remove", "bob", "--yes").returncode == 0
     assert secure.run("users", "remove", "bob", "--yes").returncode == 4
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password_for_one_mechanism_ends_the_old_one_for_all(
+    secure: SecureNode, mechanism: str
+) -> None:
+    user = f"carol-{mechanism.lower()}"
+    (other,) = {"SCRAM-SHA-256", "SCRAM-SHA-512"} - {mechanism}
+    assert secure.run("users", "add", user, "--password-file", "-", given="one").returncode == 0
+    words = ("users", "password", user, "--password-file", "-", "--mechanism")
+    changed = secure.run(*words, mechanism, given="two")
+    assert changed.stdout == (
+        f"password of {user} changed; it is valid for {mechanism}\n"
+        f"{other} removed: the old password was valid for it\n"
+    )
+
+    def log_in(secret: str, by: str) -> int:
+        login = {
+            "RIVERRUN_SASL_USERNAME": user,
+            "RIVERRUN_SASL_PASSWORD": secret,
+            "RIVERRUN_SASL_MECHANISM": by,
+        }
+        return secure.run("topics", "list", environment=login).returncode
+
+    assert log_in("two", mechanism) == 0
+    assert log_in("one", mechanism) == 1
+    assert log_in("one", other) == 1
+    both = secure.run(*words, mechanism, "--mechanism", other, given="three")
+    expected = f"password of {user} changed; it is valid for SCRAM-SHA-256 and SCRAM-SHA-512\n"
+    assert both.stdout == expected
+    again = secure.run(*words[:-1], given="four")
+    assert again.stdout == expected
+    for each in (mechanism, other):
+        assert log_in("four", each) == 0
+        assert log_in("three", each) == 1
+
+
+def test_rules_of_a_user_include_those_for_everybody(secure: SecureNode) -> None:
+    rule = ("--operation", "Delete", "--topic", "kept")
+    assert secure.run("acls", "add", "--user", "*", *rule, "--deny").returncode == 0
+    assert secure.run("acls", "add", "--user", "dora", *rule).returncode == 0
+    assert secure.run("acls", "add", "--user", "emil", *rule).returncode == 0
+
+    def principals(*words: str) -> list[str]:
+        rows = json.loads(secure.run("acls", "list", "--json", *words).stdout)
+        return [row["principal"] for row in rows]
+
+    for words in ((), ("--topic", "kept")):
+        assert principals("--user", "dora", *words) == ["User:dora", "User:*"]
+        assert principals("--user", "*", *words) == ["User:*"]
+    removed = secure.run("acls", "remove", "--user", "dora", "--yes")
+    assert removed.stdout.endswith("1 removed\n"), "only rules that name the user are removed"
+    assert principals("--topic", "kept") == ["User:*", "User:emil"]
+    assert secure.run("acls", "remove", "--topic", "kept", "--yes").returncode == 0
+
+
+@pytest.mark.peer
+def test_users_of_apache_kafka(tmp_path: Path) -> None:
+    """Kafka takes one change of a user in a request."""
+    with serve(tmp_path / "kafka", peer="kafka") as kafka:
+        cli = Cli(kafka.bootstrap)
+
+        def mechanisms() -> list[str]:
+            rows = json.loads(cli.process("users", "list", "--json"))
+            return [one["name"] for row in rows for one in row["mechanisms"]]
+
+        words = ("--password-file", "-")
+        cli.process("users", "add", "alice", *words, text="one")
+        until(lambda: len(mechanisms()) == 2, seconds=30, what="Kafka lists the user")
+        cli.process("users", "password", "alice", *words, text="two")
+        chosen = ("--mechanism", "SCRAM-SHA-512")
+        cli.process("users", "password", "alice", *chosen, *words, text="three")
+        until(lambda: mechanisms() == ["SCRAM-SHA-512"], seconds=30, what="one mechanism is left")
+        cli.process(
+            "users",
+            "password",
+            "alice",
+            *chosen,
+            "--mechanism",
+            "SCRAM-SHA-256",
+            *words,
+            text="four",
+        )
+        until(lambda: len(mechanisms()) == 2, seconds=30, what="both mechanisms are back")
+        cli.process("users", "remove", "alice", "--yes")
+        until(lambda: mechanisms() == [], seconds=30, what="the user is gone")
 
 
 @pytest.mark.parametrize(

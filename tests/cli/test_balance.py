@@ -70,7 +70,9 @@ def test_balance_gives_an_empty_node_its_share_and_a_second_plan_is_empty(
     assert {"topic", "partition", "before", "after"} <= plan["moves"][0].keys()
     assert plan["before"]["replicas"]["spread"] > plan["after"]["replicas"]["spread"]
     assert all(4 not in row for row in replicas(cluster_cli, "uneven"))
-    cluster_cli.run("cluster", "balance", "--yes", "--throttle", "50MB")
+    balanced = cluster_cli.result("cluster", "balance", "--yes", "--throttle", "50MB")
+    assert balanced.exit_code == 0
+    assert balanced.stderr.endswith(f"{len(plan['moves'])} moves done.\n")
 
     def is_even(column: str) -> bool:
         counts = [row[column] for row in nodes(cluster_cli).values()]

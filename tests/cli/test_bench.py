@@ -9,7 +9,9 @@ from tests.cli.commands import Cli
 from tests.processes import free_ports
 
 load = pytest.importorskip("riverrun.cli.benchmark.load", reason="needs the extra bench")
-compare = pytest.importorskip("riverrun.cli.benchmark.compare", reason="needs the extra bench")
+ratio_table = pytest.importorskip(
+    "riverrun.cli.benchmark.ratio_table", reason="needs the extra bench"
+)
 floor = pytest.importorskip("riverrun.cli.benchmark.floor", reason="needs the extra bench")
 scale = pytest.importorskip("riverrun.cli.benchmark.scale", reason="needs the extra bench")
 
@@ -35,7 +37,7 @@ def test_a_cluster_that_does_not_respond_is_reported_soon(
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ("--only weather --nodes 3", "--only: one of load, failures, transactions"),
+        ("--only weather --nodes 3", "--only: one of load, failures, transactions, security"),
         ("--only failures", "--only failures needs --nodes 3"),
     ],
 )
@@ -51,6 +53,8 @@ def test_a_part_of_an_unselected_table_is_rejected(told: str, reason: str) -> No
     [
         ("MB/s", 30.0, 10.0, 3.0),
         ("commits/s", 20.0, 10.0, 2.0),
+        ("connections/s", 30.0, 10.0, 3.0),
+        ("% off", 1.0, 4.0, 4.0),
         ("s", 0.1, 1.0, 10.0),
         ("errors", 0.0, 0.0, 1.0),
     ],
@@ -58,7 +62,7 @@ def test_a_part_of_an_unselected_table_is_rejected(told: str, reason: str) -> No
 def test_a_ratio_above_one_means_riverrun_is_better(
     unit: str, ours: float, theirs: float, ratio: float
 ) -> None:
-    table, row = compare.RatioTable(), compare.Row("activity", "shape", unit)
+    table, row = ratio_table.RatioTable(), ratio_table.Row("activity", "shape", unit)
     table.add("riverrun", row, ours)
     assert table.ratio(row) is None
     table.add("kafka", row, theirs)

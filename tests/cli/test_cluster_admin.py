@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from riverrun.wire.messages.metadata_response import (
 )
 from tests.cli.commands import Cli
 from tests.cli.test_cluster import asked, create_with_replicas, register
-from tests.processes import Server, until
+from tests.processes import Server, free_ports, serve, until
 
 SETTING = "log.retention.bytes"
 
@@ -124,6 +125,41 @@ def setting(node: int, value: str | None, **fields: Any) -> BrokerSetting:
 def test_equal_values_of_nodes_are_one_row() -> None:
     rows = merged([setting(1, "x"), setting(2, "y"), setting(3, "x")])
     assert [(row.value, row.nodes) for row in rows] == [("x", (1, 3)), ("y", (2,))]
+
+
+def test_a_value_of_the_cluster_is_one_row_after_a_node_joined(tmp_path: Path) -> None:
+    """The first node has another value in its file, and the second one has none."""
+    with serve(tmp_path / "first", {SETTING: "5000000"}) as first:
+        cli = Cli(first.bootstrap)
+        cli.run("cluster", "config", "set", f"{SETTING}=1000000")
+        host, port = first.address
+        words = ["--node-id", "2", "--data", str(tmp_path / "second")]
+        words += ["--advertised-addr", f"{host}:{free_ports(3)}"]
+        with cli.started("start", *words, "--seed-nodes", f"{host}:{port + 1}"):
+            until(lambda: len(cli.rows("cluster", "nodes")) == 2, seconds=60, what="node 2 joined")
+
+            def changed() -> list[list[str]]:
+                rows = cli.rows("cluster", "config", "get")
+                return [row[:4] for row in rows if row[0] == SETTING]
+
+            row = [SETTING, "1000000", "cluster, at run time"]
+            until(lambda: changed()[0][:3] == row, seconds=30, what="both have the value")
+            assert changed() == [[*row, "all"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("listener.name.plaintext.max.connections", 0),
+        ("listener.name.plaintext.max.conections", 4),
+        ("listener.name.max.connections", 4),
+        ("listener.plaintext.max.connections", 4),
+        ("listener.name.plaintext.plain.sasl.jaas.config", 1),  # the node refuses the value
+    ],
+)
+def test_a_setting_of_one_listener_is_known(cli: Cli, name: str, code: int) -> None:
+    words = ["cluster", "config", "set", "--node", "1", "--dry-run", f"{name}=1000"]
+    assert cli.result(*words).exit_code == code
 
 
 def test_secrets_are_hidden() -> None:

@@ -98,7 +98,8 @@ def test_plain_rows_of_a_kind_have_headings_too() -> None:
     assert list(plain_lines(table)) == ["KIND\tNODE\tSIZE", "node\t1\t2048"]
     assert list(plain_lines(table, Layout(has_headings=False))) == ["node\t1\t2048"]
     assert list(plain_lines(Table(columns=("", ""), rows=[("health", "fine")]))) == ["health\tfine"]
-    assert list(plain_lines(Table(columns=("node",)))) == [], "no headings without rows"
+    assert list(plain_lines(Table(columns=("node",)))) == ["NODE"], "headings without rows"
+    assert list(plain_lines(Table(columns=("node",)), Layout(has_headings=False))) == []
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:

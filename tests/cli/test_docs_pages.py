@@ -16,6 +16,7 @@ from riverrun.cli.docs import page_names
 from riverrun.cli.main import build
 
 ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s#]+\.md)(?:#[^)\s]*)?\)")
 MESSAGE = re.compile(r"riverrun docs ([a-z]+)")
 
 
@@ -28,9 +29,9 @@ def test_all_pages_are_listed_with_their_titles() -> None:
     code, output = invoke("--json")
     listed = {row["page"]: row["title"] for row in json.loads(output)}
     assert code == 0
-    reference = {f"reference/{path.stem}" for path in (ROOT / "docs" / "reference").glob("*.md")}
-    plain = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
-    assert set(listed) == plain | reference
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs).with_suffix("")) for path in docs.rglob("*.md")}
+    assert set(listed) == pages - {"README"}
     assert listed["reference/commands"] == "Commands"
     assert listed["cli"] == "The command line"
     assert "cli\tThe command line\n" in invoke()[1]
@@ -44,6 +45,17 @@ def test_a_page_is_printed(name: str) -> None:
 def test_a_page_of_the_reference_is_printed() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
     assert invoke("reference/python") == (0, page)
+
+
+def test_links_of_pages_name_pages_that_are_printed() -> None:
+    """A reader of the command has no other way to follow a link."""
+    docs = ROOT / "docs"
+    for name in page_names():
+        page = docs / f"{name}.md"
+        for target in LINK.findall(page.read_text()):
+            if "://" not in target:
+                linked = (page.parent / target).resolve().relative_to(docs)
+                assert str(linked.with_suffix("")) in page_names(), f"{name} links to {target}"
 
 
 def test_a_terminal_gets_a_pager() -> None:

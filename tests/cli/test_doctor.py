@@ -391,7 +391,7 @@ def with_node(number: int, **changed: Any) -> ClusterFacts:
         (replace(CLUSTER, voters=4), Severity.NOTE, "4 voters"),
         (replace(CLUSTER, single_replicas=["t"]), Severity.CARE, "1 topic with one replica: t"),
         (with_node(2, rack="a"), Severity.CARE, "nodes 1, 3 have no rack"),
-        (with_node(2, metrics=None), Severity.NOTE, "the metrics of nodes 2 cannot be read"),
+        (with_node(2, metrics=None), Severity.NOTE, "the metrics of node 2 cannot be read"),
         (
             with_node(2, metrics=replace(METRICS, version="2.0")),
             Severity.CARE,

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from riverrun.cli.support.client_config import ClusterAddress, login_of, with_addresses
+from tests.compatibility.apache import ApacheTools
 from tests.secure_node import SecureNode
 
 COMMANDS = (
@@ -29,7 +31,7 @@ COMMANDS = (
     ("cluster moves", ""),
     ("quorum status", "leader"),
     ("quorum add 1 --print-properties", "node.id=1"),
-    ("quorum add 1 --print-properties", "# Append the lines of your --command-config file"),
+    ("quorum add 1 --print-properties", "CONTROLLER:SSL"),
     ("top --once", "orders"),
     ("users list", "admin"),
     ("acls add --user reader --operation Read --topic orders", "reader"),
@@ -56,6 +58,31 @@ def test_command_logs_in(node: SecureNode, line: str, shown: str) -> None:
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
     assert node.security["password"] not in done.stdout + done.stderr
+
+
+@pytest.mark.peer
+def test_printed_properties_work_with_apaches_tool(tmp_path: Path) -> None:
+    """By the controller listener as they are, and by the client listener with a user's login."""
+    cluster = SecureNode(tmp_path / "data", nodes=3)
+    tools = ApacheTools(tmp_path)
+    try:
+        printed = cluster.run("quorum", "add", "3", "--print-properties").stdout
+        own = [line for line in printed.splitlines() if not line.startswith("#")]
+        at = own.index("security.protocol=SSL")
+        login = Path(cluster.security["properties"]).read_text()
+        host, _, port = cluster.told["nodes"][0]["client"].rpartition(":")
+        for name, text, address in (
+            ("node", printed, ("--bootstrap-controller", f"{host}:{int(port) + 1}")),
+            ("user", "\n".join([*own[:at], login]), ("--bootstrap-server", f"{host}:{port}")),
+        ):
+            assert cluster.run("quorum", "remove", "3", "--yes").returncode == 0
+            (tmp_path / name).write_text(text)
+            words = (*address, "--command-config", tmp_path / name, "add-controller")
+            added = tools.run("MetadataQuorumCommand", *words).check().text
+            assert "Added controller 3 with directory id" in added
+    finally:
+        tools.close()
+        assert cluster.stop() == 0
 
 
 def test_shell_completes_names_of_a_secure_cluster(node: SecureNode) -> None:

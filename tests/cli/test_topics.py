@@ -117,7 +117,7 @@ def test_topics_are_listed_with_records_size_and_rates(cli: Cli, name: str) -> N
         [f"{name}.b", "2", "1", "0", "0", "0.0", "0"],
     ]
     assert [row[0] for row in cli.rows("topics", "list", ".*[.]b", "nosuch")] == [f"{name}.b"]
-    assert cli.run("topics", "list", name) == "", "a pattern matches the whole name"
+    assert cli.rows("topics", "list", name) == [], "a pattern matches the whole name"
     assert f"No topic matches {name}." in on_terminal(cli, ["topics", "list", name])[1]
 
 

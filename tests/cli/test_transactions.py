@@ -65,7 +65,7 @@ def test_open_transaction_is_described_with_what_it_holds_back(
         listed = json.loads(await told(cli, "list", "--open", "--json"))
         (row,) = [row for row in listed if row["transactional_id"] == name]
         assert row["partitions"] == [{"topic": name, "partition": 0}]
-        assert await told(cli, "hanging", "--topic", name) == ""
+        assert await told(cli, "hanging", "--topic", name, "--no-headers") == ""
 
     with_open_transaction(node, name, story)
 

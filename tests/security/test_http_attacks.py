@@ -91,6 +91,22 @@ def test_a_header_does_not_return_in_the_answer(secure: SecureNode) -> None:
     assert b"Set-Cookie" not in answer
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/kafka", "/health/live", "/health/ready"])
+def test_probes_may_use_any_host_name(secure: SecureNode, path: str) -> None:
+    answer = http(secure, f"GET {path} HTTP/1.1\r\nHost: probe.example\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/ui/", "/api/v1/session", "/v3/clusters"])
+def test_a_page_cannot_read_the_console_by_a_name_of_its_own(secure: SecureNode, path: str) -> None:
+    """DNS rebinding: the name of the page's site leads to this node."""
+    headers = "Host: rebound.example\r\nOrigin: http://rebound.example\r\nConnection: close\r\n\r\n"
+    answer = http(secure, f"GET {path} HTTP/1.1\r\n{headers}".encode())
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"console.allowed.hosts" in answer
+    assert b"rebound" not in answer
+
+
 def test_slow_requests_do_not_keep_others_out(secure: SecureNode) -> None:
     host, _, port = secure.told["nodes"][0]["http"].rpartition(":")
     with contextlib.ExitStack() as stack:

@@ -38,6 +38,14 @@ REMEDIES = {
     "client port is the one before",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "correct --pattern; 'billing-.*' is an example",
     ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the node is full or failing; see its log",
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "give all nodes the same "
+    "delegation.token.secret.key and restart them; see `riverrun docs security`",
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "log in as a user, by a password or a "
+    "certificate; clients without a login, and those that logged in with a token, cannot see and "
+    "change tokens",
+    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "log in as its owner or as one of its renewers; "
+    "`riverrun tokens list` names them",
+    ErrorCode.INVALID_PRINCIPAL_TYPE: "owners and renewers are users, such as alice or User:alice",
     **dict.fromkeys(
         (
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

@@ -1,4 +1,4 @@
-"""Moments in text: ``1h`` ago, or a date and time."""
+"""Moments and durations in text: ``1h`` ago, or a date and time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ def parse_moment(text: str, now_ms: int) -> int:
     if text.isascii() and text.isdecimal():
         return _checked(int(text))
     if _DURATION.fullmatch(text):
-        back = sum(float(number) * UNIT_MS[unit] for number, unit in _PART.findall(text))
-        return _checked(now_ms - round(back))
+        return _checked(now_ms - parse_duration(text))
     try:
         milliseconds = round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(f"expected {EXPECTED}") from None
     return _checked(milliseconds)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds. Raises ValueError."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError("expected a duration such as 90s, 15m, 1h30m or 2d")
+    return round(sum(float(number) * UNIT_MS[unit] for number, unit in _PART.findall(text)))
 
 
 def _checked(milliseconds: int) -> int:

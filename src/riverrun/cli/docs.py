@@ -11,8 +11,8 @@ from riverrun.cli.support.options import NOT_FOUND, AsJson, fail
 
 INDEX = "README"
 """It lists the pages with links, as this command does without them."""
-REFERENCE = "reference"
-"""The folder of generated pages."""
+FOLDERS = ("reference", "lab")
+"""Generated pages, and results of past runs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,8 @@ def docs_folder() -> Path:
 def page_names(incomplete: str = "") -> list[str]:
     folder = docs_folder()
     names = sorted(path.stem for path in folder.glob("*.md") if path.stem != INDEX)
-    names += sorted(f"{REFERENCE}/{path.stem}" for path in (folder / REFERENCE).glob("*.md"))
+    for name in FOLDERS:
+        names += sorted(f"{name}/{path.stem}" for path in (folder / name).glob("*.md"))
     return [name for name in names if name.startswith(incomplete)]
 
 

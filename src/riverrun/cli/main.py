@@ -46,6 +46,7 @@ COMMANDS = {
     "users": "riverrun.cli.access.users_command",
     "acls": "riverrun.cli.access.acls_command",
     "quotas": "riverrun.cli.access.quotas_command",
+    "tokens": "riverrun.cli.access.tokens_command",
     "certs": "riverrun.cli.certs.command",
     "context": "riverrun.cli.context",
     "dump-log": "riverrun.cli.records.dump_log",

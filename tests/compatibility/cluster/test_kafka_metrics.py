@@ -109,7 +109,12 @@ def test_a_failed_fetch_is_counted(cluster: Cluster, make_name: Callable[[], str
         "rack_id": "",
     }
     with cluster.nodes[3].client() as client:
-        client.request("fetch", 11, fields)
+
+        def is_out_of_range() -> bool:
+            (row,) = client.request("fetch", 11, fields)["responses"][0]["partitions"]
+            return bool(row["error_code"] == "OFFSET_OUT_OF_RANGE")
+
+        until(is_out_of_range, seconds=SECONDS_MAX, what="the node leads the new topic")
     name = "kafka_server_brokertopicmetrics_failedfetchrequests_total"
     assert total(cluster, name, topic=topic) == 1
 

@@ -1,1 +1,1 @@
-"""Users, ACLs and quotas."""
+"""Users, delegation tokens, ACLs and quotas."""

@@ -33,6 +33,7 @@ from riverrun.wire.messages.describe_configs_request import (
 from riverrun.wire.messages.describe_configs_response import DescribeConfigsResponse
 
 BROKER_RESOURCE = 4
+ALL_USERS = "User:*"
 
 
 async def list_rules(pool: ConnectionPool, wanted: AclFilter) -> list[Acl]:
@@ -82,6 +83,16 @@ async def find_rules(
     for wanted in filters or [rule_filter(principal=principal, pattern=pattern)]:
         found |= dict.fromkeys(await list_rules(pool, wanted))
     return list(found)
+
+
+async def affecting_rules(
+    pool: ConnectionPool, resources: Sequence[Resource], principal: str | None
+) -> list[Acl]:
+    """The rules that affect some resources and a principal, also as one of all users."""
+    found = await find_rules(pool, resources, principal)
+    if principal is not None and principal != ALL_USERS:
+        found += await find_rules(pool, resources, ALL_USERS)
+    return found
 
 
 async def check_right(

@@ -93,6 +93,16 @@ async def add_user(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordChange:
+    """Mechanisms after a change of a password."""
+
+    valid: list[ScramMechanism]
+    """The user logs in with these, by the new password."""
+    removed: list[ScramMechanism]
+    """The user had these, with the old password."""
+
+
 async def change_password(
     pool: ConnectionPool,
     name: str,
@@ -100,42 +110,51 @@ async def change_password(
     mechanisms: Sequence[ScramMechanism] = (),
     *,
     validate_only: bool = False,
-) -> None:
-    """Change the password of a user for the given mechanisms, by default for all that it has."""
+) -> PasswordChange:
+    """Change the password of a user, by default for all mechanisms that it has. If some are given,
+    the user keeps only these, because the old password would be valid for the others.
+
+    A failure may leave the old password valid for some mechanisms. The same call again ends it.
+    """
     (known,) = await list_users(pool, name)
-    kept = mechanisms or [one for one in ScramMechanism if one.title in known.mechanisms]
+    had = [one for one in ScramMechanism if one.title in known.mechanisms]
+    kept = [one for one in ScramMechanism if one in (mechanisms or had)]
+    change = PasswordChange(valid=kept, removed=[one for one in had if one not in kept])
     if not validate_only:
-        await set_password(pool, name, password, kept)
+        await set_password(pool, name, password, change.valid)
+        await _remove_mechanisms(pool, name, change.removed)
+    return change
 
 
 async def set_password(
     pool: ConnectionPool, name: str, password: str, mechanisms: Sequence[ScramMechanism]
 ) -> None:
     """Create a user, or change its password. The password does not leave this process."""
-    upsertions = []
     for mechanism in mechanisms:
         salt = secrets.token_bytes(SALT_BYTES)
-        upsertions.append(
-            ScramCredentialUpsertion(
-                name=name,
-                mechanism=mechanism.value,
-                iterations=ITERATIONS,
-                salt=salt,
-                salted_password=salted_password(mechanism, password, salt, ITERATIONS),
-            )
+        upsertion = ScramCredentialUpsertion(
+            name=name,
+            mechanism=mechanism.value,
+            iterations=ITERATIONS,
+            salt=salt,
+            salted_password=salted_password(mechanism, password, salt, ITERATIONS),
         )
-    await _alter(pool, name, upsertions=tuple(upsertions))
+        await _alter(pool, name, upsertions=(upsertion,))
 
 
 async def remove_user(pool: ConnectionPool, name: str) -> None:
     """Remove all credentials of a user."""
     (user,) = await list_users(pool, name)
-    deletions = [
-        ScramCredentialDeletion(name=name, mechanism=mechanism.value)
-        for mechanism in ScramMechanism
-        if mechanism.title in user.mechanisms
-    ]
-    await _alter(pool, name, deletions=tuple(deletions))
+    had = [one for one in ScramMechanism if one.title in user.mechanisms]
+    await _remove_mechanisms(pool, name, had)
+
+
+async def _remove_mechanisms(
+    pool: ConnectionPool, name: str, mechanisms: Sequence[ScramMechanism]
+) -> None:
+    for mechanism in mechanisms:
+        deletion = ScramCredentialDeletion(name=name, mechanism=mechanism.value)
+        await _alter(pool, name, deletions=(deletion,))
 
 
 async def _alter(
@@ -145,6 +164,8 @@ async def _alter(
     deletions: tuple[ScramCredentialDeletion, ...] = (),
     upsertions: tuple[ScramCredentialUpsertion, ...] = (),
 ) -> None:
+    """Send one change: Apache Kafka refuses two changes of a user in a request, also if they are
+    of different mechanisms."""
     request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
     response: AlterUserScramCredentialsResponse = await pool.request(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request

@@ -6,7 +6,8 @@ row. A change is stored in the metadata, for the whole cluster or for one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -32,6 +33,9 @@ from riverrun.wire.messages.incremental_alter_configs_response import (
 )
 
 WHOLE_CLUSTER = ""
+LISTENER_PREFIX = re.compile(
+    r"^listener\.name\.[^.]+\.(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer)\.)?"
+)
 SET = 0
 DELETE = 1
 HIDDEN = "(hidden)"
@@ -199,11 +203,18 @@ def read_settings(answer: DescribeConfigsResponse, place: str, *nodes: int) -> l
 
 
 def merged(rows: Iterable[BrokerSetting]) -> tuple[BrokerSetting, ...]:
-    """Equal values of several nodes in one row."""
-    found: dict[BrokerSetting, list[int]] = {}
+    """Equal values of several nodes in one row, also if sources that do not win differ."""
+    found: dict[BrokerSetting, list[BrokerSetting]] = {}
     for row in rows:
-        found.setdefault(replace(row, nodes=()), []).extend(row.nodes)
-    together = [replace(row, nodes=tuple(sorted(nodes))) for row, nodes in found.items()]
+        found.setdefault(replace(row, nodes=(), sources=frozenset()), []).append(row)
+    together = [
+        replace(
+            row,
+            nodes=tuple(sorted(node for one in equal for node in one.nodes)),
+            sources=frozenset(source for one in equal for source in one.sources),
+        )
+        for row, equal in found.items()
+    ]
     return tuple(sorted(together, key=lambda row: (row.name, row.nodes)))
 
 
@@ -231,7 +242,7 @@ async def change_settings(
     current = await _ask(pool, nodes)
     known = {row.name for row in current.rows}
     for name, value in change.values.items():
-        if value is not None and name not in known and not may_be_unknown:
+        if value is not None and not _is_known(name, known) and not may_be_unknown:
             raise NotFound(
                 f"there is no setting {name}{alike(name, sorted(known))}\n"
                 "  Use --force to set a name that the nodes do not know."
@@ -240,6 +251,11 @@ async def change_settings(
     level = Source.CLUSTER if change.node is None else Source.NODE
     there = {row.name for row in current.rows if level in row.sources}
     return [name for name in change.values if name not in there]
+
+
+def _is_known(name: str, known: Set[str]) -> bool:
+    """Nodes list a setting of one listener, or of a mechanism on it, only when it is set."""
+    return name in known or LISTENER_PREFIX.sub("", name) in known
 
 
 async def _alter(

@@ -21,6 +21,8 @@ PREFERRED = 0
 UNCLEAN = 1
 NO_NODE = -1
 TIMEOUT_MS = 30_000
+REQUEST_PARTITIONS_MAX = 1000
+"""A controller refuses requests with more than 10,000 records."""
 LOOKS_MAX = 20
 LOOK_EVERY_SECONDS = 0.1
 """A node learns of a new leader slightly after the controller has elected it."""
@@ -98,30 +100,10 @@ def planned(
 
 async def elect(pool: ConnectionPool, plan: ElectionPlan) -> list[PartitionElection]:
     """Request the elections; the result has the new leaders, and the reasons of failures."""
-    topics: dict[str, list[int]] = {}
-    for change in plan.changes:
-        topics.setdefault(change.partition.topic, []).append(change.partition.partition)
-    request = ElectLeadersRequest(
-        topic_partitions=tuple(
-            TopicPartitions(topic=name, partitions=tuple(indexes))
-            for name, indexes in topics.items()
-        ),
-        timeout_ms=TIMEOUT_MS,
-        election_type=UNCLEAN if plan.is_unclean else PREFERRED,
-    )
-    answer: ElectLeadersResponse = await pool.request(
-        ApiKey.ELECT_LEADERS, request, timeout_s=TIMEOUT_MS / 1000
-    )
-    check(answer.error_code, None, "election")
-    failures = {
-        TopicPartition(TopicName(topic.topic), PartitionIndex(row.partition_id)): (
-            row.error_message or row.error_code.name
-        )
-        for topic in answer.replica_election_results
-        for row in topic.partition_result
-        # The cluster balances leaders by itself and may have been faster.
-        if row.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
-    }
+    failures: dict[TopicPartition, str] = {}
+    for at in range(0, len(plan.changes), REQUEST_PARTITIONS_MAX):
+        some = plan.changes[at : at + REQUEST_PARTITIONS_MAX]
+        failures |= await _request(pool, some, is_unclean=plan.is_unclean)
     elected = [change for change in plan.changes if change.partition not in failures]
     leaders = await _new_leaders(pool, elected)
     return [
@@ -132,6 +114,36 @@ async def elect(pool: ConnectionPool, plan: ElectionPlan) -> list[PartitionElect
         )
         for change in plan.changes
     ]
+
+
+async def _request(
+    pool: ConnectionPool, changes: Sequence[PartitionElection], *, is_unclean: bool
+) -> dict[TopicPartition, str]:
+    """Request elections in these partitions. Returns the reasons of failures."""
+    topics: dict[str, list[int]] = {}
+    for change in changes:
+        topics.setdefault(change.partition.topic, []).append(change.partition.partition)
+    request = ElectLeadersRequest(
+        topic_partitions=tuple(
+            TopicPartitions(topic=name, partitions=tuple(indexes))
+            for name, indexes in topics.items()
+        ),
+        timeout_ms=TIMEOUT_MS,
+        election_type=UNCLEAN if is_unclean else PREFERRED,
+    )
+    answer: ElectLeadersResponse = await pool.request(
+        ApiKey.ELECT_LEADERS, request, timeout_s=TIMEOUT_MS / 1000
+    )
+    check(answer.error_code, None, "election")
+    return {
+        TopicPartition(TopicName(topic.topic), PartitionIndex(row.partition_id)): (
+            row.error_message or row.error_code.name
+        )
+        for topic in answer.replica_election_results
+        for row in topic.partition_result
+        # The cluster balances leaders by itself and may have been faster.
+        if row.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+    }
 
 
 async def _new_leaders(

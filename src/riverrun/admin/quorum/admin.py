@@ -13,8 +13,6 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.add_raft_voter_request import AddRaftVoterRequest, Listener
 from riverrun.wire.messages.add_raft_voter_response import AddRaftVoterResponse
-from riverrun.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
-from riverrun.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
 from riverrun.wire.messages.remove_raft_voter_request import RemoveRaftVoterRequest
 from riverrun.wire.messages.remove_raft_voter_response import RemoveRaftVoterResponse
 from riverrun.wire.private.discover_node_request import DiscoverNodeRequest
@@ -133,29 +131,3 @@ async def remove_voter(pool: ConnectionPool, voter: QuorumReplicaRow) -> None:
         ApiKey.REMOVE_RAFT_VOTER, request, is_repeatable=False, timeout_s=ANSWER_S_MAX
     )
     check(answer.error_code, answer.error_message, f"node {voter.id}")
-
-
-async def properties_of(pool: ConnectionPool, node: str, data: str | None) -> str:
-    """A properties file for kafka-metadata-quorum, which reads the directory id from the data."""
-    candidate = await find_candidate(pool, node)
-    directory = data or await _directory(pool, candidate.id)
-    controllers = ",".join(r.endpoint for r in (await ask_quorum(pool)).voters if r.endpoint)
-    lines = [
-        "process.roles=broker,controller",
-        f"node.id={candidate.id}",
-        f"log.dirs={directory}",
-        f"listeners={LISTENER}://{candidate.host}:{candidate.port}",
-        f"controller.listener.names={LISTENER}",
-        f"listener.security.protocol.map={LISTENER}:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        f"controller.quorum.bootstrap.servers={controllers}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-async def _directory(pool: ConnectionPool, node: int) -> str:
-    answer: DescribeLogDirsResponse = await pool.request_node(
-        node, ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics=())
-    )
-    if not answer.results:
-        raise NotFound(f"node {node} does not report its data directory: give --data")
-    return answer.results[0].log_dir

@@ -1,1 +1,1 @@
-"""`riverrun users` and `riverrun acls`: who may log in, and what they may do."""
+"""`riverrun users`, `tokens`, `acls` and `quotas`: logins, rights and limits of clients."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,6 +24,10 @@ from riverrun.cli.support.options import (
 if TYPE_CHECKING:
     from riverrun.admin.access.rules import Resource, Right
     from riverrun.security.acls import AclOperation
+
+RESOURCE_OPTIONS: Final = (
+    "--topic, --group, --transactional-id, --cluster, --delegation-token or --user-principal"
+)
 
 User = Annotated[
     str | None,
@@ -50,7 +54,9 @@ Token = Annotated[
 TokenOwner = Annotated[
     str | None,
     typer.Option(
-        "--user-principal", metavar="USER", help="A user whose delegation tokens are meant."
+        "--user-principal",
+        metavar="USER",
+        help="The user whose delegation tokens CreateTokens and DescribeTokens are about.",
     ),
 ]
 IsPrefix = Annotated[
@@ -90,13 +96,14 @@ def list_acls(
     as_json: AsJson = False,
     no_headers: NoHeaders = False,
 ) -> None:
-    """List access rules: all, or those that affect a user or a resource.
+    """List access rules: all, or those that affect a user or a resource. Rules for all users
+    affect each of them.
 
     \b
     riverrun acls list --user alice
     riverrun acls list --topic orders
     """
-    from riverrun.admin.access.rule_admin import find_rules
+    from riverrun.admin.access.rule_admin import affecting_rules
     from riverrun.admin.access.rules import described_rule, principal_of
     from riverrun.admin.tables import Table
     from riverrun.cli.support.output import Layout, print_json, print_tables
@@ -104,7 +111,7 @@ def list_acls(
 
     resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
     principal = None if user is None else principal_of(user)
-    found = run(bootstrap, lambda pool: find_rules(pool, resources, principal))
+    found = run(bootstrap, lambda pool: affecting_rules(pool, resources, principal))
     if as_json:
         print_json([described_rule(acl) for acl in found])
         return
@@ -150,6 +157,7 @@ def add(
     riverrun acls add --user alice --role consumer --topic orders --group billing
     riverrun acls add --user ops --operation Describe --cluster
     riverrun acls add --user team-a --operation All --topic team-a. --prefix
+    riverrun acls add --user scheduler --operation CreateTokens --user-principal alice
     """
     from riverrun.admin.access.rule_admin import add_rules
     from riverrun.admin.access.rules import new_rule
@@ -158,7 +166,7 @@ def add(
 
     resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
     if not resources:
-        fail("name a resource: --topic, --group, --transactional-id or --cluster", USAGE)
+        fail(f"name a resource: {RESOURCE_OPTIONS}", USAGE)
     rights = _role_rights(role, resources) if role else []
     rights += [(kind, name, _operation(text)) for kind, name in resources for text in operations]
     if not rights:
@@ -261,7 +269,7 @@ def check(
 
     resources = _resources(topic, group, transactional_id, on_cluster, token, token_owner)
     if len(resources) != 1:
-        fail("name one resource: --topic, --group, --transactional-id or --cluster", USAGE)
+        fail(f"name one resource: {RESOURCE_OPTIONS}", USAGE)
     wanted = _operation(operation)
     decision = run(bootstrap, lambda pool: check_right(pool, user, host, wanted, resources[0]))
     if as_json:

@@ -142,9 +142,7 @@ def set_quotas(
 
 
 def remove(
-    quotas: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUOTA...]", show_default=False)
-    ] = None,
+    quotas: Annotated[list[str] | None, typer.Argument(metavar="QUOTA", show_default=False)] = None,
     user: User = None,
     client_id: ClientId = None,
     ip: Address = None,

@@ -41,7 +41,7 @@ Mechanisms = Annotated[
         metavar="SCRAM-SHA-256|SCRAM-SHA-512",
         show_default=False,
         help="A mechanism that the user may log in with; may be repeated. Default: both for a new "
-        "user, else those that the user has.",
+        "user, else those that the user has. A user loses those that are not named.",
     ),
 ]
 
@@ -104,10 +104,12 @@ def password(
 ) -> None:
     """Change the password of a user. Open connections stay; new ones need the new password.
 
-    With --mechanism, the old password stays valid for the other mechanisms of the user.
+    The old password is valid for no mechanism afterwards. With --mechanism, the user keeps the
+    named mechanisms alone.
 
     \b
     riverrun users password alice
+    riverrun users password alice --mechanism SCRAM-SHA-512
     openssl rand -base64 24 | riverrun users password billing --password-file -
     """
     from riverrun.admin.access.user_admin import change_password
@@ -115,8 +117,11 @@ def password(
 
     wanted = _mechanisms(mechanisms)
     chosen = _password(user, password_file)
-    run(bootstrap, lambda pool: change_password(pool, user, chosen, wanted))
-    print(f"password of {user} changed")
+    changed = run(bootstrap, lambda pool: change_password(pool, user, chosen, wanted))
+    valid = " and ".join(one.title for one in changed.valid)
+    print(f"password of {user} changed; it is valid for {valid}")
+    for mechanism in changed.removed:
+        print(f"{mechanism.title} removed: the old password was valid for it")
 
 
 def remove(user: User, yes: Yes = False, bootstrap: Bootstrap = BOOTSTRAP_DEFAULT) -> None:

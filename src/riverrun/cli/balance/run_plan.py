@@ -96,6 +96,8 @@ class PlanRun:
         for at, reason in failures.items():
             print(f"riverrun: {at}: {reason}", file=sys.stderr)
         if not dropped:
+            if done and not self.as_json:
+                print(f"{counted(done, 'move')} done.", file=sys.stderr)
             return
         self.print_json({})
         is_cancelled = any(one.end is PlanEnd.CANCELLED for one in results)

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
-from riverrun.cli.benchmark import peers
+from riverrun.cli.benchmark import load, peers
+from riverrun.cli.support.client_config import ClusterAddress
 from riverrun.cli.support.free_ports import find_free_ports
 
 HOST = "127.0.0.1"
@@ -49,10 +51,13 @@ class Nodes:
     folder: Path
     members: dict[int, BenchmarkNode] = field(default_factory=dict)
     ready_seconds: float = 0.0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The settings of clients, if the listeners are protected."""
 
     @property
-    def bootstrap(self) -> str:
-        return ",".join(member.address for member in self.members.values())
+    def bootstrap(self) -> ClusterAddress:
+        addresses = ",".join(member.address for member in self.members.values())
+        return ClusterAddress.of(addresses, properties=self.properties)
 
     @property
     def pids(self) -> list[int]:
@@ -84,7 +89,7 @@ class Nodes:
         end = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < end:
             with contextlib.suppress(confluent_kafka.KafkaException):
-                admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+                admin = AdminClient(load.client_settings(self.bootstrap))
                 if len(admin.list_topics(timeout=3).brokers) == len(self.members):
                     return
             time.sleep(0.05)
@@ -100,6 +105,35 @@ class Nodes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A key with its certificate and the authority to trust, as PEM files that both servers read.
+    All nodes have the same certificate, and clients have none."""
+
+    keystore: Path
+    truststore: Path
+
+    def client_properties(self) -> dict[str, str]:
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.truststore),
+        }
+
+    def node_settings(self) -> dict[str, str]:
+        """For all listeners, also those between nodes."""
+        return {
+            "listener.security.protocol.map": "CONTROLLER:SSL,SSL:SSL",
+            "security.inter.broker.protocol": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.keystore),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.truststore),
+            "ssl.enabled.protocols": "TLSv1.3",
+            "ssl.protocol": "TLSv1.3",
+        }
 
 
 def common(count: int) -> dict[str, str]:
@@ -152,7 +186,9 @@ def riverrun(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
 
 
 @contextlib.contextmanager
-def kafka(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
+def kafka(
+    count: int = 3, settings: tuple[str, ...] = (), tls: TlsFiles | None = None
+) -> Iterator[Nodes]:
     """Apache Kafka in KRaft mode, combined nodes, with the heap and flags of its own scripts."""
     jars = peers.kafka_jars()
     with tempfile.TemporaryDirectory(prefix="bench-kafka-") as folder:
@@ -162,11 +198,12 @@ def kafka(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
         first = find_free_ports(PORTS_PER_NODE * count)
         ports = {number: first + PORTS_PER_NODE * (number - 1) for number in range(1, count + 1)}
         voters = ",".join(f"{number}@{HOST}:{port + 1}" for number, port in ports.items())
-        nodes = Nodes(work)
+        nodes = Nodes(work, properties={} if tls is None else tls.client_properties())
         try:
             for number, port in ports.items():
                 config = work / f"node-{number}.properties"
-                config.write_text(_kafka_config(work, number, port, voters, count, settings))
+                chosen = {**listeners(port, tls), "controller.quorum.voters": voters}
+                config.write_text(_kafka_config(work, number, count, chosen, settings))
                 tool = ["kafka.tools.StorageTool", "format", "-t", peers.CLUSTER_ID]
                 subprocess.run(
                     ["java", *flags, *tool, "-c", str(config)], check=True, capture_output=True
@@ -186,19 +223,33 @@ def kafka(count: int = 3, settings: tuple[str, ...] = ()) -> Iterator[Nodes]:
             nodes.close()
 
 
+STARTERS: Final[Mapping[str, Callable[..., contextlib.AbstractContextManager[Nodes]]]] = {
+    "riverrun": riverrun,
+    "kafka": kafka,
+}
+
+
+def listeners(port: int, tls: TlsFiles | None) -> dict[str, str]:
+    """The settings of the two listeners of a node."""
+    protocol = "PLAINTEXT" if tls is None else "SSL"
+    return {
+        "listeners": f"{protocol}://{HOST}:{port},CONTROLLER://{HOST}:{port + 1}",
+        "advertised.listeners": f"{protocol}://{HOST}:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        **({} if tls is None else tls.node_settings()),
+    }
+
+
 def _kafka_config(
-    work: Path, number: int, port: int, voters: str, count: int, settings: tuple[str, ...]
+    work: Path, number: int, count: int, chosen: Mapping[str, str], settings: tuple[str, ...]
 ) -> str:
-    copies = str(min(count, 3))
     given = {
         "process.roles": "broker,controller", "node.id": str(number),
-        "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{port + 1}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
         "log.dirs": str(work / f"data-{number}"),
-        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.replication.factor": str(min(count, 3)),
         **common(count),
+        **chosen,
     }  # fmt: skip
     return "\n".join([*(f"{name}={value}" for name, value in given.items()), *settings]) + "\n"
 

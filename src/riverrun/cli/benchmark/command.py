@@ -20,9 +20,10 @@ from riverrun.cli.support.options import (
 )
 
 if TYPE_CHECKING:
-    from riverrun.cli.benchmark.compare import Measure, RatioTable
+    from riverrun.cli.benchmark.compare import Measure, OwnServersPart
     from riverrun.cli.benchmark.load import Servers, Shape, Throughput
     from riverrun.cli.benchmark.peers import Running
+    from riverrun.cli.benchmark.ratio_table import RatioTable
 
 BOOTSTRAP = typer.Option(
     BOOTSTRAP_DEFAULT,
@@ -168,7 +169,7 @@ def compare(
     only: str | None = typer.Option(
         None,
         "--only",
-        metavar="load|failures|transactions",
+        metavar="load|failures|transactions|security",
         help="Only a part of the tables; failures are for three nodes.",
     ),
     output: Path | None = typer.Option(
@@ -186,6 +187,7 @@ def compare(
     riverrun bench compare --nodes 3 --rounds 1
     riverrun bench compare --nodes 3 --only failures
     riverrun bench compare --only transactions --rounds 1
+    riverrun bench compare --only security --rounds 1
     """
     _check_extra()
     from riverrun.cli.benchmark import compare as comparison
@@ -199,11 +201,15 @@ def compare(
     if only == "failures" and nodes != [3]:
         fail("--only failures needs --nodes 3", USAGE)
     parts = three.PARTS if only is None else (only,)
-    tables: dict[int, comparison.RatioTable] = {}
+    tables: dict[int, RatioTable] = {}
     try:
         if 1 in nodes:
-            measures = _measures(parts, quick=quick)
-            tables[1] = comparison.compare(rounds=rounds, measures=measures, with_kafka=kafka)
+            tables[1] = comparison.compare(
+                rounds=rounds,
+                measures=_measures(parts, quick=quick),
+                with_kafka=kafka,
+                parts=_own_parts(parts, rounds=rounds, quick=quick),
+            )
         if 3 in nodes:
             tables[3] = three.compare(rounds=rounds, quick=quick, with_kafka=kafka, parts=parts)
     except (load.BenchmarkError, PeerUnavailable) as error:
@@ -234,6 +240,14 @@ def _measures(parts: tuple[str, ...], *, quick: bool) -> list[Measure]:
         "transactions": measure_transactions,
     }
     return [measure for part, measure in known.items() if part in parts]
+
+
+def _own_parts(parts: tuple[str, ...], *, rounds: int, quick: bool) -> list[OwnServersPart]:
+    """What to measure on nodes with settings of their own."""
+    from riverrun.cli.benchmark.security import bench
+
+    security = bench.QUICK if quick else bench.SecurityBench()
+    return [partial(security.run, rounds=rounds)] if "security" in parts else []
 
 
 def quorum(

@@ -90,7 +90,7 @@ class Servers:
         return float(sum(process.memory_info().rss for process in self._processes)) / MB
 
 
-def _client(bootstrap: str) -> dict[str, Any]:
+def client_settings(bootstrap: str) -> dict[str, Any]:
     """Settings that all clients share: the address, which carries the login of the command."""
     try:
         login = librdkafka_settings(login_of(bootstrap))
@@ -101,7 +101,7 @@ def _client(bootstrap: str) -> dict[str, Any]:
 
 def find_cluster(bootstrap: str) -> AdminClient:
     """A client of the cluster, after its first response; raises ``NoCluster``."""
-    admin = AdminClient(_client(bootstrap))
+    admin = AdminClient(client_settings(bootstrap))
     try:
         admin.list_topics(timeout=ANSWER_SECONDS_MAX)
     except confluent_kafka.KafkaException:
@@ -180,7 +180,7 @@ def produce(bootstrap: str, topic: str, shape: Shape, servers: Servers) -> Throu
 def _producer(bootstrap: str, shape: Shape) -> confluent_kafka.Producer:
     return confluent_kafka.Producer(
         {
-            **_client(bootstrap), "acks": shape.acks, "batch.size": shape.batch_bytes,
+            **client_settings(bootstrap), "acks": shape.acks, "batch.size": shape.batch_bytes,
             "linger.ms": 5, "queue.buffering.max.messages": 500_000,
             "queue.buffering.max.kbytes": QUEUE_KILOBYTES // shape.connections + 1024,
             "batch.num.messages": 100_000, "message.max.bytes": 4_000_000,
@@ -275,7 +275,7 @@ def consume(
     """Read the topic from its start until ``shape.megabytes`` have arrived."""
     consumer = confluent_kafka.Consumer(
         {
-            **_client(bootstrap),
+            **client_settings(bootstrap),
             "group.id": f"bench-{topic}",
             "enable.auto.commit": False,
             "isolation.level": isolation,
@@ -304,7 +304,7 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
     """From ``produce`` to the consumer, at a fixed rate. The first quarter is warm-up."""
     consumer = confluent_kafka.Consumer(
         {
-            **_client(bootstrap),
+            **client_settings(bootstrap),
             "group.id": f"bench-{topic}",
             **LARGE_QUEUE,
         }
@@ -312,7 +312,9 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
     # From the end: records of an earlier run would count with their age.
     end = end_of(consumer, topic)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, end)])
-    producer = confluent_kafka.Producer({**_client(bootstrap), "acks": acks, "linger.ms": 0})
+    producer = confluent_kafka.Producer(
+        {**client_settings(bootstrap), "acks": acks, "linger.ms": 0}
+    )
     latencies: list[float] = []
     total = rate * seconds
     done = threading.Event()
@@ -345,7 +347,9 @@ def end_to_end(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str
 
 def acknowledged(bootstrap: str, topic: str, *, rate: int, seconds: int, acks: str) -> Latency:
     """From ``produce`` to the acknowledgement, at a fixed rate. The first quarter is warm-up."""
-    producer = confluent_kafka.Producer({**_client(bootstrap), "acks": acks, "linger.ms": 0})
+    producer = confluent_kafka.Producer(
+        {**client_settings(bootstrap), "acks": acks, "linger.ms": 0}
+    )
     found: list[float] = []
     failures: list[str] = []
 

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
@@ -145,6 +146,12 @@ def riverrun(settings: tuple[str, ...] = (), data: Path | None = None) -> Iterat
                 first_ack_seconds=running.first_ack_seconds,
                 idle_megabytes=_resident(pids),
             )
+
+
+STARTERS: Final[Mapping[str, Callable[..., contextlib.AbstractContextManager[Running]]]] = {
+    "riverrun": riverrun,
+    "kafka": kafka,
+}
 
 
 def _ready(bootstrap: str, pids: tuple[int, ...], began: float) -> Running:

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from riverrun.cli.benchmark import clusters
 from riverrun.cli.benchmark.load import BenchmarkError, Servers
-from riverrun.cli.benchmark.three import progress
+from riverrun.cli.benchmark.ratio_table import progress
 from riverrun.client.connection import Connection, UnsupportedApi
 from riverrun.model.names import METADATA_TOPIC
 from riverrun.wire.apis import ApiKey

@@ -18,13 +18,13 @@ from riverrun.cli.benchmark.clusters import BenchmarkNode, Nodes
 from riverrun.cli.benchmark.failover import Steady, steady
 from riverrun.cli.benchmark.load import BenchmarkError, Servers
 from riverrun.cli.benchmark.quorum import QuorumBenchReport, leader_as_known, wait_until_ready
-from riverrun.cli.benchmark.three import progress
+from riverrun.cli.benchmark.ratio_table import progress
 from riverrun.client.connection import Connection
 from riverrun.client.retry import RETRIABLE
 from riverrun.model.errors import ErrorCode
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
-from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest
+from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest, TopicPartitions
 from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from riverrun.wire.messages.metadata_response import MetadataResponsePartition
 
@@ -162,7 +162,7 @@ def _restart(cluster: Nodes, report: QuorumBenchReport, names: Sequence[str]) ->
         report.add("clean stop of a node", time.monotonic() - began, "s")
         _start(cluster, report, names, number, "a node after SIGTERM")
     began = time.monotonic()
-    elected = asyncio.run(_elect_preferred(cluster.members[number]))
+    elected = asyncio.run(_elect_preferred(cluster.members[number], names))
     _wait(
         cluster.members.values(), names,
         lambda rows: all(row.leader_id == row.replica_nodes[0] for row in rows),
@@ -191,23 +191,31 @@ def _controller(cluster: Nodes) -> int:
     raise BenchmarkError("the quorum has no leader")
 
 
-async def _elect_preferred(member: BenchmarkNode) -> int:
-    """Elect the preferred leaders of all partitions; returns how many changed."""
+async def _elect_preferred(member: BenchmarkNode, names: Sequence[str]) -> int:
+    """Elect the preferred leaders of all partitions; returns how many changed. One request for each
+    topic, because a controller refuses requests with more than 10,000 records."""
     connection = await _connect(member)
+    elected = 0
     try:
-        response = await connection.request(
-            ApiKey.ELECT_LEADERS,
-            ElectLeadersRequest(
-                election_type=PREFERRED, topic_partitions=None,
-                timeout_ms=int(REQUEST_SECONDS * 1000),
-            ),
-        )  # fmt: skip
+        for name in names:
+            metadata = MetadataRequest(topics=(MetadataRequestTopic(name=name),))
+            (topic,) = (await connection.request(ApiKey.METADATA, metadata)).topics
+            wanted = TopicPartitions(topic=name, partitions=tuple(range(len(topic.partitions))))
+            response = await connection.request(
+                ApiKey.ELECT_LEADERS,
+                ElectLeadersRequest(
+                    election_type=PREFERRED, topic_partitions=(wanted,),
+                    timeout_ms=int(REQUEST_SECONDS * 1000),
+                ),
+            )  # fmt: skip
+            if response.error_code is not ErrorCode.NONE:
+                raise BenchmarkError(f"no leaders elected: {response.error_code.name}")
+            (result,) = response.replica_election_results
+            elected += sum(row.error_code is ErrorCode.NONE for row in result.partition_result)
     finally:
         connection.close()
         await connection.wait_closed()
-    if response.error_code is not ErrorCode.NONE:
-        raise BenchmarkError(f"no leaders elected: {response.error_code.name}")
-    return sum(len(topic.partition_result) for topic in response.replica_election_results)
+    return elected
 
 
 async def _connect(member: BenchmarkNode) -> Connection:

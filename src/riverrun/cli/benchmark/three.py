@@ -1,22 +1,22 @@
 """Three nodes of riverrun and of Apache Kafka under the same load, and one table of ratios.
 
 Three replicas, min.insync.replicas=2; acks=all and acks=1; and fsync before ack against Kafka's
-``flush.messages=1``.
+``flush.messages=1``. The nodes of the part ``security`` use TLS for clients and for each other.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from riverrun.cli.benchmark import clusters, failover, floor, load, peers
-from riverrun.cli.benchmark.compare import RatioTable, Row
+from riverrun.cli.benchmark import clusters, failover, floor, load
+from riverrun.cli.benchmark.compare import server_names
 from riverrun.cli.benchmark.load import Servers, Shape
+from riverrun.cli.benchmark.ratio_table import RatioTable, Row, progress
+from riverrun.cli.benchmark.security import tls_clusters
+from riverrun.cli.benchmark.security.tls_load import measure_tls
 from riverrun.cli.benchmark.transactions import TransactionBench
 
 SHAPES = (
@@ -35,6 +35,7 @@ SYNCED_CONFIG = {
     "kafka": {"flush.messages": "1"},
 }
 WARM_UP = Shape(record_bytes=1000, batch_bytes=65_536, megabytes=100, acks="all")
+TLS_SHAPES = tuple(replace(shape, acks="all") for shape in SHAPES[:3])
 COUNT = 3
 LATENCY_RATE = 1000
 LATENCY_SECONDS = 8
@@ -45,10 +46,8 @@ LAG_RATE_MAX = 5_000
 """Records per second that one Python client can send, read and time."""
 FAILOVERS = 5
 
-PARTS = ("load", "failures", "transactions")
+PARTS = ("load", "failures", "transactions", "security")
 """Each on its own cluster: a node that starts with a thousand logs would measure something else."""
-
-Starter = Callable[[], AbstractContextManager[clusters.Nodes]]
 
 
 def compare(
@@ -56,27 +55,21 @@ def compare(
 ) -> RatioTable:
     """Measure both clusters ``rounds`` times, alternating."""
     table = RatioTable()
-    starters: dict[str, Starter] = {"riverrun": clusters.riverrun}
-    if with_kafka:
-        try:
-            peers.kafka_jars()
-            starters["kafka"] = clusters.kafka
-        except peers.PeerUnavailable as error:
-            table.notes.append(
-                f"Apache Kafka is not available ({error}); riverrun is measured alone."
-            )
-            progress(table.notes[-1])
+    names = server_names(table, with_kafka=with_kafka)
     floor.touch_memory()
     for number in range(rounds):
         for part in parts:
-            for name, start in starters.items():
+            for name in names:
                 progress(f"three nodes, {part}, round {number + 1} of {rounds}: {name}")
-                with start() as nodes:
+                starters = tls_clusters.STARTERS if part == "security" else clusters.STARTERS
+                with starters[name](COUNT) as nodes:
                     if part == "load":
                         _load(name, nodes, table, quick=quick)
                     elif part == "transactions":
                         bench = TransactionBench(name, nodes.bootstrap, table, replicas=COUNT)
                         bench.run(Servers(nodes.pids), is_quick=quick)
+                    elif part == "security":
+                        measure_tls(name, nodes, table, TLS_SHAPES[1:2] if quick else TLS_SHAPES)
                     else:
                         _failures(name, nodes, table, rounds=2 if quick else FAILOVERS)
     return table
@@ -179,7 +172,3 @@ def _failures(name: str, nodes: clusters.Nodes, table: RatioTable, *, rounds: in
     table.add(name, Row("rolling restart", "longest pause", "s"), silence)
     shown = ", ".join(f"{seconds:.2f}" for seconds in found)
     progress(f"  {name}: failovers {shown} s; rolling restart {failed} errors, {silence:.2f} s")
-
-
-def progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import confluent_kafka
 
 from riverrun.cli.benchmark import load
-from riverrun.cli.benchmark.compare import RatioTable, Row
 from riverrun.cli.benchmark.load import BenchmarkError, Servers, Shape
+from riverrun.cli.benchmark.ratio_table import RatioTable, Row
 
 RECORDS = (1, 10, 100, 1000)
 PRODUCERS = (1, 20)

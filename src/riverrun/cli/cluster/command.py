@@ -204,9 +204,10 @@ def elect_leaders(
 ) -> None:
     """Move leadership to the preferred replica of each partition, the first in its list.
 
-    The cluster does this by itself some minutes after a node returns; this does it now. With
-    --unclean, partitions without a leader get one, at the price of records. It asks on a terminal;
-    elsewhere --unclean needs --yes. Exits with 1 if an election fails.
+    The cluster does this by itself when all replicas of a node that returned are in sync, unless
+    auto.leader.rebalance.enable is false; this does it now. With --unclean, partitions without a
+    leader get one, at the price of records. It asks on a terminal; elsewhere --unclean needs --yes.
+    Exits with 1 if an election fails.
 
     \b
     riverrun cluster elect-leaders

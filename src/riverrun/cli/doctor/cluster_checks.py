@@ -71,8 +71,9 @@ def _versions(nodes: Sequence[CheckedNode]) -> Iterator[Finding]:
         [(version, where)] = known.items()
         yield good(VERSIONS, f"riverrun {version} on {counted(len(where), 'node')}")
     if unknown:
-        text = f"the metrics of nodes {', '.join(unknown)} cannot be read from here"
-        yield note(VERSIONS, text, "their versions, clocks and certificates were not checked")
+        nodes_named = f"node{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
+        text = f"the metrics of {nodes_named} cannot be read from here"
+        yield note(VERSIONS, text, "versions, clocks and certificates there were not checked")
 
 
 def _clocks(nodes: Sequence[CheckedNode]) -> Iterator[Finding]:

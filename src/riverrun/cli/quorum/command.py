@@ -83,7 +83,7 @@ def add(
             "--print-properties",
             help="Change nothing; print the properties for Apache's kafka-metadata-quorum "
             "add-controller --command-config. Run that tool on the machine of the node. On a "
-            "secure cluster, append the lines of your own --command-config file.",
+            "secure cluster, comments say what to add or to replace.",
         ),
     ] = False,
     data: Annotated[
@@ -106,16 +106,17 @@ def add(
     riverrun quorum add 4
     riverrun quorum add 4 --print-properties > controller.properties
     """
-    from riverrun.admin.quorum.admin import add_voter, find_candidate, properties_of
+    from riverrun.admin.quorum.admin import add_voter, find_candidate
+    from riverrun.admin.quorum.tool_properties import tool_properties
     from riverrun.cli.support.client_config import login_of
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
     if print_properties:
         place = None if data is None else str(data.absolute())
-        print(run(bootstrap, lambda pool: properties_of(pool, node, place)), end="")
-        if login_of(bootstrap):  # it may hold a password, so it is not printed
-            print("# Append the lines of your --command-config file: the tool logs in with them.")
+        has_login = bool(login_of(bootstrap))
+        lines = run(bootstrap, lambda pool: tool_properties(pool, node, place, has_login=has_login))
+        print(lines, end="")
         return
 
     async def work(pool: ConnectionPool) -> dict[str, object]:

@@ -28,7 +28,7 @@ ISOLATIONS = ("read_uncommitted", "read_committed")
 
 Topics = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TOPIC...]", autocompletion=topic_names, show_default=False),
+    typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False),
 ]
 Pattern = Annotated[
     str | None,

@@ -74,12 +74,13 @@ def print_tables(tables: Sequence[Table], layout: Layout = DEFAULT_LAYOUT) -> No
 
 
 def plain_lines(table: Table, layout: Layout = DEFAULT_LAYOUT) -> Iterator[str]:
-    """The rows separated by tabs, after a line of headings."""
+    """The rows separated by tabs, after a line of headings, also if there are no rows: a program
+    can always skip the first line."""
     places = [
         at for at, name in enumerate(table.columns) if layout.is_wide or name not in table.wide
     ]
     names = [heading(table.columns[place]) for place in places]
-    if layout.has_headings and table.rows and any(names):
+    if layout.has_headings and any(names):
         yield plain_row(names if table.kind is None else [KIND, *names])
     for row in table.rows:
         cells = [row[place] for place in places]

@@ -71,12 +71,13 @@ def replicas(
         print_json(asdict(outcome))
     else:
         print(outcome.summary())
-        rows: list[Sequence[Cell]] = [
-            [d.topic, d.partition, d.offset, d.text] for d in outcome.differences
-        ]
-        columns = ("topic", "partition", "offset", "difference")
-        table = Table(columns=columns, rows=rows)
-        print_tables([table], Layout(has_headings=not no_headers))
+        if outcome.differences:
+            rows: list[Sequence[Cell]] = [
+                [d.topic, d.partition, d.offset, d.text] for d in outcome.differences
+            ]
+            columns = ("topic", "partition", "offset", "difference")
+            table = Table(columns=columns, rows=rows)
+            print_tables([table], Layout(has_headings=not no_headers))
     if is_published:
         from riverrun.cli.support.report_publishing import publish_to
 

@@ -37,6 +37,16 @@ FAILURES: Final = {
 }
 """The error code of a missing right."""
 
+MESSAGES: Final = {
+    ResourceType.TOPIC: "Topic authorization failed.",
+    ResourceType.GROUP: "Group authorization failed.",
+    ResourceType.CLUSTER: "Cluster authorization failed.",
+    ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
+    ResourceType.DELEGATION_TOKEN: "Delegation Token authorization failed.",
+    ResourceType.USER: "Delegation Token authorization failed.",
+}
+"""Kafka's texts. Its tools print an empty text as it is, and not the name of the code."""
+
 
 class RequiredRight(NamedTuple):
     """The right that a request needs as a whole. ``field`` names the resource in the request."""
@@ -89,7 +99,6 @@ REQUIRED: Final[Mapping[ApiKey, RequiredRight]] = {
     ApiKey.ADD_RAFT_VOTER: _ALTER,
     ApiKey.REMOVE_RAFT_VOTER: _ALTER,
     ApiKey.DESCRIBE_QUORUM: _DESCRIBE,
-    ApiKey.DESCRIBE_NODE: _DESCRIBE,
     ApiKey.LIST_CONFIG_RESOURCES: RequiredRight(AclOperation.DESCRIBE_CONFIGS),
     # Groups
     ApiKey.JOIN_GROUP: _READ_GROUP,
@@ -198,7 +207,7 @@ class AccessControl:
     ) -> None:
         """Raises ``KafkaError`` if the right is missing."""
         if not self.permits(context, operation, kind, name):
-            raise KafkaError(FAILURES[kind])
+            raise KafkaError(FAILURES[kind], MESSAGES[kind])
 
     def require_cluster(self, context: RequestContext, operation: AclOperation) -> None:
         self.require(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -263,16 +272,16 @@ def divided_by_config_right(
     context: RequestContext,
     operation: AclOperation,
     resources: Sequence[CR],
-) -> tuple[list[CR], list[tuple[CR, ErrorCode]]]:
+) -> tuple[list[CR], list[tuple[CR, KafkaError]]]:
     """The resources whose settings may be changed, and the others with their error."""
     allowed: list[CR] = []
-    refused: list[tuple[CR, ErrorCode]] = []
+    refused: list[tuple[CR, KafkaError]] = []
     for one in resources:
         try:
             require_config_right(access, context, operation, one)
             allowed.append(one)
         except KafkaError as error:
-            refused.append((one, error.code))
+            refused.append((one, error))
     return allowed, refused
 
 

@@ -1,0 +1,1 @@
+"""Costs of security: TLS, handshakes, authorization, and how exactly quotas are kept."""

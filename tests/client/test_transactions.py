@@ -188,6 +188,35 @@ def test_version_1_continues_the_sequence_over_transactions() -> None:
     run(story, version=1)
 
 
+def test_first_transaction_of_version_2_has_a_new_epoch() -> None:
+    """With the old one, its batches would join the transaction of version 1 before it, whose
+    markers may not be written yet.
+    """
+
+    async def story(
+        cluster: FakeCluster, coordinator: FakeCoordinator, producer: TransactionalProducer
+    ) -> None:
+        node = cluster.nodes[1]
+        node.features[TRANSACTION_VERSION] = 2  # clients learn of it with their next connection
+        node.produce_codes = [None]  # breaks the connection
+        for _ in range(3):
+            await producer.begin()
+            await producer.send(ONE)
+            await producer.commit()
+        assert coordinator.seen == [
+            ("ADD_PARTITIONS_TO_TXN", 3),
+            ("END_TXN", 4),
+            ("INIT_PRODUCER_ID", 5),
+            ("END_TXN", 5),
+            ("END_TXN", 5),
+        ]
+        headers = [read_header(batch) for batch in node.batches]
+        epochs = [(each.producer_epoch, each.base_sequence) for each in headers]
+        assert epochs == [(1, 0), (2, 0), (3, 0)]
+
+    run(story, version=1)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_empty_transaction_sends_nothing(version: int) -> None:
     async def story(_: Any, coordinator: FakeCoordinator, producer: TransactionalProducer) -> None:

@@ -91,6 +91,16 @@ def test_torn_transaction_index_keeps_its_durable_entries() -> None:
     expect_no_failure(run_any(dataclasses.replace(plan, faults=faults)))
 
 
+def test_producer_changes_to_version_2_while_markers_are_late() -> None:
+    """The first transaction of version 2 must not join the one of version 1 before it."""
+    faults = parse_schedule(
+        "write-error@7.129+0.5:node-3=2 pause-client@7.6+0.837:writer-1 "
+        "slow-link@8.138+0.5:coordinator=170 disk-full@8.2+1.864:node-3=815"
+    )
+    plan = draw_cluster_plan(67, 3, has_transactions=True)
+    expect_no_failure(run_any(dataclasses.replace(plan, faults=faults)))
+
+
 @pytest.mark.timeout(BUDGET_SECONDS + 900)  # the budget, and time to shrink a failure
 def test_transactions_hold_under_random_faults() -> None:
     budget = f"--budget={BUDGET_SECONDS}"

@@ -3,7 +3,9 @@
 Both generations of the protocol are used, as the cluster's ``transaction.version`` says. Version 1
 registers partitions and groups at the coordinator before they are used. Version 2 (KIP-890) does
 this implicitly, and each transaction has a producer epoch of its own, so that a late request can
-never join the next transaction.
+never join the next transaction. The version may change between two transactions. The first one of
+version 2 needs a new epoch: version 2 does not wait for the markers of the transaction before it,
+so with the same epoch its first batches would join that one and become visible with it.
 
     state      | init  | begin | send, send_offsets | commit         | abort
     NEW        | READY |       |                    |                |
@@ -118,6 +120,8 @@ class TransactionalProducer:
         self._is_version_2 = False
         self._is_started = False
         """Whether the coordinator may know of the transaction."""
+        self._is_epoch_used = False
+        """Whether a transaction of version 1 has ended with the current epoch."""
         self._added: dict[TopicPartition, None] = {}
         self._added_groups: dict[str, None] = {}
         self._sequences: dict[TopicPartition, int] = {}
@@ -133,13 +137,17 @@ class TransactionalProducer:
         self.phase = TransactionPhase.READY
 
     async def begin(self) -> None:
-        """Begin a transaction. The coordinator learns of it with the first send."""
+        """Begin a transaction. The coordinator learns of it with the first send, except of the
+        first one of version 2 after others: it begins with a new epoch.
+        """
         self._require(TransactionPhase.READY)
         connection = await self._pool.try_again(
             self._coordinator, transactional_id=self.transactional_id
         )
         level = connection.features.get(TRANSACTION_VERSION, 0)
         self._is_version_2 = min(level, self._version_max) >= 2
+        if self._is_version_2 and self._is_epoch_used:
+            await self._init_producer_id(self.producer_id, self.producer_epoch)
         self._is_started = False
         self._added.clear()
         self._added_groups.clear()
@@ -263,6 +271,7 @@ class TransactionalProducer:
         response: EndTxnResponse = await self._ask(
             ApiKey.END_TXN, message, _error_code, version_max=version_max
         )
+        self._is_epoch_used = not self._is_version_2
         if self._is_version_2 and response.producer_id != NO_ID:
             self._use(response.producer_id, response.producer_epoch)
         self._is_started = False
@@ -399,6 +408,7 @@ class TransactionalProducer:
     def _use(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.producer_epoch):
             self.producer_id, self.producer_epoch = producer_id, epoch
+            self._is_epoch_used = False
             self._sequences.clear()
 
     def _describe(self, text: str) -> str:

@@ -97,6 +97,10 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     assert refused.exit_code == 1
     assert "node 2 is in maintenance already" in refused.stderr
     four.stop(2)
+    refused = cluster_cli.result("cluster", "maintenance", "on", "3")
+    assert refused.exit_code == 1
+    assert "node 2 is in maintenance already" in refused.stderr
+    assert nodes(cluster_cli)[2]["mode"] == "maintenance"
     four.start(2)
     four.wait_in_sync()
     assert nodes(cluster_cli)[2]["leaders"] == 0

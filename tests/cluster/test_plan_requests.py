@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from riverrun.cluster.balancing.plans import plan_of, running_ids
 from riverrun.cluster.balancing.rollbacks import ROLLBACKS_KEPT
+from riverrun.cluster.brokers.modes import BROKER_MODE, BrokerMode
 from riverrun.cluster.configs.alter_configs import alter_configs, incremental_alter_configs
 from riverrun.cluster.configs.describe_configs import (
     DescribeOptions,
@@ -11,9 +12,12 @@ from riverrun.cluster.configs.describe_configs import (
     cluster_rows,
     plan_rows,
 )
+from riverrun.cluster.partitions.leadership import fence
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord
 from riverrun.metadata.snapshot import records_of
 from riverrun.model.errors import ErrorCode
+from riverrun.model.ids import NodeId
 from riverrun.placement.planner.stored_plan import (
     HEADER,
     ROLLBACKS,
@@ -92,6 +96,7 @@ def test_requests_that_are_not_about_one_whole_plan_are_refused() -> None:
         [resource("p", {**TEXTS}), resource("q", {**TEXTS})],
         [resource("missing", {HEADER: None}, DELETE)],
         [resource("suggestion", {**TEXTS})],
+        [resource("modes", {**TEXTS})],
     ]
     for resources in wrong:
         codes, image = altered(IMAGE, *resources)
@@ -110,6 +115,22 @@ def test_alter_configs_knows_no_plans() -> None:
     )
     (row,) = alter_configs(CONFIGS, IMAGE, request).response.responses
     assert row.error_code is ErrorCode.INVALID_REQUEST
+
+
+def test_modes_of_all_brokers_are_read_from_any_node() -> None:
+    """A broker that is down cannot be asked for its own settings."""
+    assert read(IMAGE, "modes") == {}
+    modes = {2: BrokerMode.MAINTENANCE, 9: BrokerMode.MAINTENANCE}
+    image = replayed(IMAGE, [mode_record(node, mode) for node, mode in modes.items()])
+    image = replayed(image, fence(CONFIGS, image, [NodeId(2)]))
+    assert read(image, "modes") == {"2": "maintenance"}, "broker 9 is not registered"
+    assert list(read(image, "plans")) == []
+
+
+def mode_record(node: int, mode: BrokerMode) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ConfigType.BROKER, resource_name=str(node), name=BROKER_MODE, value=mode.value
+    )
 
 
 def test_plans_are_not_listed_among_settings_and_survive_a_snapshot() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from riverrun.admin.balance.stored_plans import ask_modes
 from riverrun.admin.broker_settings import (
     ACTIVE,
     DECOMMISSIONING,
@@ -148,11 +149,12 @@ async def ask_partitions(
 
 
 async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
-    """The brokers with their modes. A node that is down does not report its mode."""
+    """The brokers with their modes. The others report the mode of a node that is down."""
     cluster = await ask_brokers(pool)
-    settings = await ask_broker_settings(
-        pool, [broker.broker_id for broker in cluster.brokers], (MODE, CORDONED)
-    )
+    nodes = [broker.broker_id for broker in cluster.brokers]
+    settings = await ask_broker_settings(pool, nodes, (MODE, CORDONED))
+    is_complete = all(node in settings for node in nodes)
+    modes = {} if is_complete else await ask_modes(pool)
 
     def value(node: int, name: str) -> str | None:
         row = settings.get(node, {}).get(name)
@@ -163,7 +165,7 @@ async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
             id=broker.broker_id,
             rack=broker.rack,
             is_fenced=broker.is_fenced,
-            mode=value(broker.broker_id, MODE) or ACTIVE,
+            mode=value(broker.broker_id, MODE) or modes.get(broker.broker_id, ACTIVE),
             is_cordoned=bool(value(broker.broker_id, CORDONED)),
         )
         for broker in sorted(cluster.brokers, key=lambda one: one.broker_id)

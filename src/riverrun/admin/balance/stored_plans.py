@@ -19,6 +19,7 @@ from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.stored_plan import (
     ALL_PLANS,
     HEADER,
+    MODES,
     PROGRESS,
     RESULT,
     ROLLBACKS,
@@ -173,6 +174,13 @@ async def ask_rollbacks(pool: ConnectionPool) -> dict[str, StoredRollback]:
     (texts,) = (await _describe(pool, [(ROLLBACKS, None)])).values()
     found = decode_rollbacks(texts)
     return dict(sorted(found.items(), key=lambda row: row[1].at_ms, reverse=True))
+
+
+async def ask_modes(pool: ConnectionPool) -> dict[int, str]:
+    """The modes of brokers that are not active, as any node knows them: also of brokers that are
+    down and cannot be asked."""
+    (texts,) = (await _describe(pool, [(MODES, None)])).values()
+    return {int(node): mode for node, mode in texts.items()}
 
 
 async def ask_suggestion(pool: ConnectionPool) -> Suggestion | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import riverrun
 from riverrun.admin.balance.plan_report import described_stored
-from riverrun.admin.balance.stored_plans import ask_plans, ask_suggestion
+from riverrun.admin.balance.stored_plans import ask_modes, ask_plans, ask_suggestion
 from riverrun.admin.broker_settings import ACTIVE, MODE, ask_broker_settings
 from riverrun.admin.cluster.ongoing_moves import OngoingMove, ask_ongoing_moves
 from riverrun.admin.cluster.replica_lag import ask_copies, place_of
@@ -272,9 +272,12 @@ def _is_behind(row: Trouble, moves: Mapping[TopicPartition, OngoingMove]) -> boo
 
 
 async def _modes(pool: ConnectionPool, nodes: Sequence[int]) -> dict[int, str]:
-    """The mode of each broker that responds and has one; Apache Kafka has no modes."""
+    """The mode of each broker that has one; Apache Kafka has no modes. The others report the mode
+    of a broker that does not respond."""
     settings = await ask_broker_settings(pool, nodes, (MODE,))
-    return {node: rows[MODE].value or ACTIVE for node, rows in settings.items() if MODE in rows}
+    silent = {} if all(node in settings for node in nodes) else await ask_modes(pool)
+    told = {node: rows[MODE].value or ACTIVE for node, rows in settings.items() if MODE in rows}
+    return {**silent, **told}
 
 
 async def ask_under_min_isr(pool: ConnectionPool, behind: Sequence[Trouble]) -> tuple[Trouble, ...]:

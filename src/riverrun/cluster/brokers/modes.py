@@ -40,6 +40,11 @@ def is_emptied(image: Image, node: NodeId) -> bool:
     return mode_of(image, node) is BrokerMode.DECOMMISSIONING
 
 
+def mode_texts(image: Image) -> dict[str, str]:
+    """The modes of the registered brokers that are not active, by their ids."""
+    return {str(node): mode_of(image, node).value for node in resting(image)}
+
+
 def resting(image: Image) -> tuple[NodeId, ...]:
     """The registered brokers that should lead nothing."""
     return tuple([node for node in image.brokers if mode_of(image, node) is not BrokerMode.ACTIVE])

@@ -8,12 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from riverrun.cluster.balancing.plans import plan_ids
+from riverrun.cluster.brokers.modes import mode_texts
 from riverrun.cluster.configs.group_configs import GROUP_SETTINGS, METRICS_SETTINGS
 from riverrun.cluster.configs.node_configs import CLUSTER, Configs, ConfigSource, family
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.settings import Setting, SettingKind
-from riverrun.placement.planner.stored_plan import ALL_PLANS, HEADER
+from riverrun.placement.planner.stored_plan import ALL_PLANS, HEADER, MODES
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs
 from riverrun.wire.messages.describe_configs_response import (
@@ -112,9 +113,12 @@ def metrics_rows(image: Image, subscription: str, options: DescribeOptions) -> R
 
 
 def plan_rows(image: Image, plan: str, options: DescribeOptions) -> Rows | None:
-    """The texts of a plan, or the headers of all; None if there is no such plan."""
+    """The texts of a plan, the headers of all, or the modes of brokers; None if there is no such
+    plan."""
     if plan == ALL_PLANS:
         texts = {name: image.configs[ConfigType.PLAN, name][HEADER] for name in plan_ids(image)}
+    elif plan == MODES:
+        texts = mode_texts(image)
     elif (ConfigType.PLAN, plan) in image.configs:
         texts = dict(image.config(ConfigType.PLAN, plan))
     else:

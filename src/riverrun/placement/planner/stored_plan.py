@@ -39,6 +39,9 @@ AWAY: Final = "away"
 """The resource with the times since when brokers are away. It is not a plan: it has no header."""
 ALL_PLANS: Final = "plans"
 """The resource that lists the headers of all plans by their ids."""
+MODES: Final = "modes"
+"""The resource that lists the modes of brokers that are not active, also of those that are down. It
+is not stored: it is read from the settings of the brokers."""
 PROGRESS: Final = "progress"
 RESULT: Final = "result"
 MOVES: Final = "moves."
@@ -57,7 +60,7 @@ FAILURES_MAX: Final = 50
 """Failed moves that the result of a plan names; the others are only counted."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
-_RESERVED: Final = (SUGGESTION, ROLLBACKS, AWAY, ALL_PLANS)
+_RESERVED: Final = (SUGGESTION, ROLLBACKS, AWAY, ALL_PLANS, MODES)
 T = TypeVar("T")
 
 

@@ -85,6 +85,21 @@ def test_balance_gives_an_empty_node_its_share_and_a_second_plan_is_empty(
     assert sorted(record.text for record in four.records("uneven")) == ["x" * 1000] * 2000
 
 
+def test_plan_divides_replicas_by_the_declared_weights(four: Cluster, cluster_cli: Cli) -> None:
+    place(four, "weighed", [[1], [2], [3], [4]] * 2)
+    weight = "broker.capacity.weight"
+    cluster_cli.run("cluster", "config", "set", "--node", "4", f"{weight}=9")
+
+    def planned_for_node_4() -> int:
+        plan = json.loads(cluster_cli.run("topics", "rebalance", "weighed", "--dry-run", "--json"))
+        return sum(4 in move["after"] for move in plan["moves"])
+
+    soon(lambda: planned_for_node_4() == 4, "node 4 would take six of eight replicas")
+    cluster_cli.run("cluster", "config", "unset", "--node", "4", weight)
+    soon(lambda: planned_for_node_4() == 0, "node 4 has no weight any more")
+    cluster_cli.run("topics", "delete", "weighed", "--yes")
+
+
 def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_cli: Cli) -> None:
     place(four, "kept", [[2, 1, 3], [2, 3, 4]])
     before = replicas(cluster_cli, "kept")

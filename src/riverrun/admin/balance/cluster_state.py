@@ -32,6 +32,10 @@ NO_NODE = -1
 TOPIC_RESOURCE = 2
 MIN_ISR = "min.insync.replicas"
 CORDONED = "cordoned.log.dirs"
+WEIGHT = "broker.capacity.weight"
+DISK_BYTES = "broker.capacity.disk.bytes"
+SET_AT_RUN_TIME = (2, 3)
+"""Sources of settings: a broker's own, and the cluster's. The controller reads no others."""
 TOPICS_PER_REQUEST = 1_000
 
 
@@ -63,6 +67,9 @@ class BrokerView:
     is_fenced: bool
     mode: str = ACTIVE
     is_cordoned: bool = False
+    weight: float = 1.0
+    disk_bytes: int = 0
+    """The declared size of its disk; 0 means the measured one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +159,19 @@ async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
     """The brokers with their modes. The others report the mode of a node that is down."""
     cluster = await ask_brokers(pool)
     nodes = [broker.broker_id for broker in cluster.brokers]
-    settings = await ask_broker_settings(pool, nodes, (MODE, CORDONED))
+    wanted = (MODE, CORDONED, WEIGHT, DISK_BYTES)
+    settings = await ask_broker_settings(pool, nodes, wanted)
     is_complete = all(node in settings for node in nodes)
     modes = {} if is_complete else await ask_modes(pool)
 
     def value(node: int, name: str) -> str | None:
         row = settings.get(node, {}).get(name)
         return None if row is None else row.value
+
+    def capacity(node: int, name: str, default: str) -> str:
+        row = settings.get(node, {}).get(name)
+        is_declared = row is not None and row.config_source in SET_AT_RUN_TIME
+        return (row.value if row is not None and is_declared else None) or default
 
     return {
         broker.broker_id: BrokerView(
@@ -167,6 +180,8 @@ async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
             is_fenced=broker.is_fenced,
             mode=value(broker.broker_id, MODE) or modes.get(broker.broker_id, ACTIVE),
             is_cordoned=bool(value(broker.broker_id, CORDONED)),
+            weight=float(capacity(broker.broker_id, WEIGHT, "1")),
+            disk_bytes=int(capacity(broker.broker_id, DISK_BYTES, "0")),
         )
         for broker in sorted(cluster.brokers, key=lambda one: one.broker_id)
     }
@@ -213,7 +228,8 @@ def layout_of(
             availability=_availability(broker, draining),
             replicas=held.get(broker.id, 0),
             leaders=led.get(broker.id, 0),
-            load=_load(state, broker.id, held.get(broker.id, 0)),
+            weight=broker.weight,
+            load=_load(state, broker, held.get(broker.id, 0)),
         )
         for broker in state.brokers.values()
     )
@@ -241,9 +257,10 @@ def _availability(broker: BrokerView, draining: Collection[int]) -> Availability
     return Availability.FENCED if broker.is_fenced else Availability.ACTIVE
 
 
-def _load(state: ClusterView, node: int, replicas: int) -> BrokerLoad | None:
-    disk = state.disks.get(node)
+def _load(state: ClusterView, broker: BrokerView, replicas: int) -> BrokerLoad | None:
+    disk = state.disks.get(broker.id)
     if disk is None:
         return None
     used, total = disk
-    return BrokerLoad(disk_bytes=used, disk_capacity=total, replicas=replicas)
+    capacity = broker.disk_bytes or total
+    return BrokerLoad(disk_bytes=used, disk_capacity=capacity, replicas=replicas)

@@ -56,6 +56,24 @@ def test_preview_has_the_counts_of_the_placement_that_follows(cluster_cli: Cli) 
         )
 
 
+def test_cordoned_broker_gets_nothing_in_preview_and_placement(cluster_cli: Cli) -> None:
+    cluster_cli.run("cluster", "config", "set", "--node", "2", "cordoned.log.dirs=*")
+    words = ("beside", "--partitions", "4", "--replication-factor", "2")
+
+    def state() -> object:
+        return previewed(cluster_cli, "seen", *words[1:])[0]["brokers"][1]["state"]
+
+    until(lambda: state() == "cordoned", seconds=30, what="broker 2 reports that it is cordoned")
+    (preview,) = previewed(cluster_cli, *words)
+    assert {node for row in preview["partitions"] for node in row["replicas"]} == {1, 3}
+    assert preview["brokers"][1]["note"] == "cordoned: gets no new replicas"
+    cluster_cli.run("topics", "create", *words)
+    (topic,) = json.loads(cluster_cli.run("topics", "describe", "beside", "--json"))
+    assert {node for row in topic["partitions"] for node in row["replicas"]} == {1, 3}
+    cluster_cli.run("cluster", "config", "unset", "--node", "2", "cordoned.log.dirs")
+    until(lambda: state() == "active", seconds=30, what="broker 2 is not cordoned any more")
+
+
 def test_draining_broker_gets_nothing_in_preview_and_placement(
     cluster_cli: Cli, three: Cluster
 ) -> None:

@@ -19,6 +19,7 @@ from riverrun.wire.messages.describe_configs_response import DescribeConfigsReso
 BROKER_RESOURCE: Final = 4
 ANSWER_SECONDS_MAX: Final = 5.0
 
+CORDONED: Final = "cordoned.log.dirs"
 MODE: Final = "broker.mode"
 ACTIVE: Final = "active"
 MAINTENANCE: Final = "maintenance"

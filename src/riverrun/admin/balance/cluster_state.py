@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from riverrun.admin.balance.stored_plans import ask_modes
 from riverrun.admin.broker_settings import (
     ACTIVE,
+    CORDONED,
     DECOMMISSIONING,
     MODE,
     ask_broker_settings,
@@ -31,7 +32,6 @@ from riverrun.wire.messages.describe_configs_response import DescribeConfigsResp
 NO_NODE = -1
 TOPIC_RESOURCE = 2
 MIN_ISR = "min.insync.replicas"
-CORDONED = "cordoned.log.dirs"
 WEIGHT = "broker.capacity.weight"
 DISK_BYTES = "broker.capacity.disk.bytes"
 SET_AT_RUN_TIME = (2, 3)

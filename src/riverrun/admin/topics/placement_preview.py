@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.admin.broker_settings import DECOMMISSIONING, MODE, ask_broker_settings
+from riverrun.admin.broker_settings import CORDONED, DECOMMISSIONING, MODE, ask_broker_settings
 from riverrun.admin.requests import ask_each, check
 from riverrun.admin.tables import Cell, Table, counted
 from riverrun.admin.topics.admin import creation_request
@@ -135,15 +135,14 @@ async def _brokers(pool: ConnectionPool) -> tuple[list[PlacementBroker], Placeme
     metadata = await pool.metadata(None)
     holds, leads = _counts(metadata)
     live = [row.broker_id for row in cluster.brokers if not row.is_fenced]
-    settings, emptied = await _settings(pool, live)
+    settings, avoided = await _settings(pool, live)
     loads = await _loads(pool, settings, holds)
     brokers = [
         PlacementBroker(
             id=NodeId(row.broker_id),
             rack=row.rack,
-            availability=_availability(
-                is_fenced=row.is_fenced, is_emptied=row.broker_id in emptied
-            ),
+            availability=avoided.get(row.broker_id)
+            or (Availability.FENCED if row.is_fenced else Availability.ACTIVE),
             replicas=holds[row.broker_id],
             leaders=leads[row.broker_id],
             weight=settings.get(row.broker_id, PlacementSettings()).weight,
@@ -163,22 +162,24 @@ def _counts(metadata: MetadataResponse) -> tuple[Counter[int], Counter[int]]:
 
 async def _settings(
     pool: ConnectionPool, nodes: Sequence[int]
-) -> tuple[dict[int, PlacementSettings], list[int]]:
-    """The settings of each broker, and the brokers that are being decommissioned. Each reports its
-    own settings; those of a silent one count as defaults."""
-    wanted = (MODE, *(one.name for one in PlacementSettings.declared()))
+) -> tuple[dict[int, PlacementSettings], dict[int, Availability]]:
+    """The settings of each broker, and the brokers that are being decommissioned or cordoned. Each
+    reports its own settings; those of a silent one count as defaults."""
+    wanted = (MODE, CORDONED, *(one.name for one in PlacementSettings.declared()))
     settings = await ask_broker_settings(pool, nodes, wanted)
     found: dict[int, PlacementSettings] = {}
-    emptied: list[int] = []
+    avoided: dict[int, Availability] = {}
     for node, rows in settings.items():
         texts = {name: row.value for name, row in rows.items() if row.value is not None}
         if texts.get(MODE) == DECOMMISSIONING:
-            emptied.append(node)
+            avoided[node] = Availability.DRAINING
+        elif texts.pop(CORDONED, ""):
+            avoided[node] = Availability.CORDONED
         try:
             found[node] = PlacementSettings.from_texts(texts)
         except SettingError:
             found[node] = PlacementSettings()
-    return found, emptied
+    return found, avoided
 
 
 async def _loads(
@@ -200,12 +201,6 @@ async def _loads(
                 replicas=holds[node],
             )
     return found
-
-
-def _availability(*, is_fenced: bool, is_emptied: bool) -> Availability:
-    if is_emptied:
-        return Availability.DRAINING
-    return Availability.FENCED if is_fenced else Availability.ACTIVE
 
 
 def tables_of_preview(preview: PlacementPreview) -> list[Table]:

@@ -61,6 +61,7 @@ class MoveProgress:
             "removing": list(self.removing),
             "bytes_done": self.bytes_done, "bytes_total": self.bytes_total,
             "bytes_per_second": self.rate, "seconds_left": self.seconds_left,
+            "outlook": self.outlook,
         }  # fmt: skip
 
 

@@ -103,6 +103,13 @@ def test_plan_divides_replicas_by_the_declared_weights(four: Cluster, cluster_cl
 def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_cli: Cli) -> None:
     place(four, "kept", [[2, 1, 3], [2, 3, 4]])
     before = replicas(cluster_cli, "kept")
+    soon(lambda: nodes(cluster_cli)[2]["leaders"] >= 2, "node 2 leads")
+    dry = ("cluster", "maintenance", "on", "2", "--dry-run")
+    shown = json.loads(cluster_cli.run(*dry, "--json"))
+    assert (shown["mode"], shown["executed"]) == ("active", False)
+    assert shown["leaders"] > 0
+    assert "would hand over" in cluster_cli.run(*dry)
+    assert nodes(cluster_cli)[2]["mode"] == "active"
     assert "leads nothing" in cluster_cli.run("cluster", "maintenance", "on", "2")
     soon(lambda: nodes(cluster_cli)[2]["leaders"] == 0, "node 2 leads nothing")
     soon(lambda: nodes(cluster_cli)[2]["mode"] == "maintenance", "node 2 knows its mode")
@@ -120,6 +127,9 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     four.wait_in_sync()
     assert nodes(cluster_cli)[2]["leaders"] == 0
     assert replicas(cluster_cli, "kept") == before
+    again = cluster_cli.run("cluster", "maintenance", "off", "2", "--dry-run")
+    assert "would be active and lead" in again
+    assert nodes(cluster_cli)[2]["mode"] == "maintenance"
     assert "is active" in cluster_cli.run("cluster", "maintenance", "off", "2")
 
     def leads_again() -> bool:
@@ -151,7 +161,15 @@ def test_replication_factor_and_replicas_of_a_topic_can_change(
 ) -> None:
     place(four, "resized", [[1], [2]])
     four.produce("resized", ["a", "b", "c"])
-    cluster_cli.run("topics", "alter", "resized", "--replicas", "3")
+    alter = ("topics", "alter", "resized", "--replicas", "3")
+    shown = json.loads(cluster_cli.run(*alter, "--dry-run", "--json"))
+    assert not shown["executed"]
+    assert [len(move["after"]) for move in shown["plan"]["moves"]] == [3, 3]
+    assert "nothing was changed" in cluster_cli.run(
+        *alter, "--config", "retention.ms=1", "--dry-run"
+    )
+    assert factors(cluster_cli) == [1, 1]
+    cluster_cli.run(*alter)
     soon(lambda: factors(cluster_cli) == [3, 3], "three replicas")
     cluster_cli.run("topics", "move", "resized:1", "--to", "4,3", "--yes")
     soon(lambda: replicas(cluster_cli, "resized")[1] == [4, 3], "the partition moved")
@@ -182,6 +200,9 @@ def test_move_shows_its_progress_and_can_be_cancelled(four: Cluster, cluster_cli
         assert (seen["topic"], seen["adding"], seen["removing"]) == ("slow", [4], [1])
         assert 0 < seen["bytes_done"] < seen["bytes_total"]
         assert json.loads(cluster_cli.run("cluster", "status", "--json"))["healthy"]
+        shown = cluster_cli.run("cluster", "moves", "cancel", "slow", "--dry-run", "--json")
+        assert json.loads(shown)["cancelled"] == ["slow-0"]
+        assert progress() is not None
         cancelled = cluster_cli.run("cluster", "moves", "cancel", "slow", "--yes")
         assert "1 move cancelled" in cancelled
         assert moving.process.wait(60) == 1
@@ -222,7 +243,14 @@ def test_decommissioned_node_is_empty_and_unregistered_when_it_stops(
 ) -> None:
     place(four, "leaving", [[4, 1, 2], [1, 4, 2]])
     four.produce("leaving", ["a", "b"])
-    assert "holds nothing" in cluster_cli.run("cluster", "decommission", "4", "--yes")
+    begun = cluster_cli.run(
+        "cluster", "decommission", "4", "--yes", "--no-watch", "--throttle", "100kB", "--json"
+    )
+    assert not json.loads(begun)["decommissioned"]
+    kept = json.loads(cluster_cli.run("cluster", "recommission", "4", "--dry-run", "--json"))
+    assert not kept["executed"]
+    emptied = cluster_cli.run("cluster", "decommission", "4", "--yes", "--watch")
+    assert "holds nothing" in emptied
     soon(lambda: nodes(cluster_cli)[4]["replicas"] == 0, "node 4 is empty")
     soon(lambda: nodes(cluster_cli)[4]["mode"] == "decommissioning", "node 4 knows its mode")
     assert "recommission" in cluster_cli.result("cluster", "maintenance", "off", "4").stderr

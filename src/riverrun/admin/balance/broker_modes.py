@@ -35,9 +35,11 @@ LOOK_EVERY_SECONDS = 0.2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceEffect:
     """What happens when a node stops. ``offline`` partitions have no other in-sync replica;
-    ``not_writable`` ones fall below min.insync.replicas."""
+    ``not_writable`` ones fall below min.insync.replicas. ``returning`` leaderships prefer the node
+    and come back afterwards, as far as its replicas are in sync now."""
 
     leaders: int
+    returning: int
     offline: tuple[str, ...]
     not_writable: tuple[str, ...]
 
@@ -54,9 +56,15 @@ def effect_of(state: ClusterView, node: int) -> MaintenanceEffect:
             not_writable.append(str(one.at))
     return MaintenanceEffect(
         leaders=sum(one.leader == node for one in held),
+        returning=sum(_may_return(one, node) for one in held),
         offline=tuple(offline),
         not_writable=tuple(not_writable),
     )
+
+
+def _may_return(partition: PartitionState, node: int) -> bool:
+    is_preferred = partition.replicas[0] == node
+    return is_preferred and partition.leader != node and node in partition.in_sync
 
 
 async def set_mode(pool: ConnectionPool, node: int, mode: str | None) -> None:
@@ -90,7 +98,7 @@ async def return_leaders(pool: ConnectionPool, node: int) -> int:
     """Let a node lead the partitions that prefer it; the number that it got."""
     preferred: dict[str, set[int]] = {}
     for one in await ask_partitions(pool):
-        if one.replicas[0] == node and one.leader != node and node in one.in_sync:
+        if _may_return(one, node):
             preferred.setdefault(one.at.topic, set()).add(one.at.partition)
     if not preferred:
         return 0

@@ -49,6 +49,12 @@ class Cancellation:
     def is_nothing(self) -> bool:
         return not self.plans and not self.moving
 
+    def expected(self) -> Cancelled:
+        """The result, if no cancel is refused."""
+        return Cancelled(
+            plans=tuple(plan.id for plan in self.plans), moves=tuple(one.at for one in self.moving)
+        )
+
     def __str__(self) -> str:
         parts = [f"the plan {plan.id} ({plan.header.reason})" for plan in self.plans]
         if self.moving:

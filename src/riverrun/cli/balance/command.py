@@ -40,6 +40,9 @@ Throttle = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+OnlyShown = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")
+]
 
 
 class Switch(StrEnum):
@@ -190,6 +193,7 @@ def cancel(
         str | None,
         typer.Option("--plan", metavar="PLAN", show_default=False, help="Cancel this plan."),
     ] = None,
+    is_dry_run: OnlyShown = False,
     is_agreed: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
@@ -201,7 +205,7 @@ def cancel(
     moves are cancelled, it goes on with the others.
 
     \b
-    riverrun cluster moves cancel orders
+    riverrun cluster moves cancel orders --dry-run
     riverrun cluster moves cancel --all --yes
     """
     from riverrun.admin.balance import cancellation
@@ -215,19 +219,22 @@ def cancel(
     wanted = None if is_all else parse_topics(topics or [], option="")
     ending = run(bootstrap, lambda pool: find_cancellable(pool, wanted, plan))
     found = Cancelled()
-    if not ending.is_nothing:
+    if is_dry_run:
+        found = ending.expected()
+    elif not ending.is_nothing:
         confirm(f"Cancel {ending}?", is_agreed=is_agreed)
         found = run(bootstrap, lambda pool: cancellation.cancel(pool, ending))
     if found.is_nothing and not is_all:
         what = "no such move is in progress" if plan is None else f"there is no plan {plan}"
         fail(f"{what}; `riverrun cluster moves` lists them", NOT_FOUND)
     if as_json:
-        print_json(found.described())
+        print_json({**found.described(), "executed": not is_dry_run})
     elif found.is_nothing:
         print("No move is in progress.")
     else:
         plans = f"{counted(len(found.plans), 'plan')} and " if found.plans else ""
-        print(f"{plans}{counted(len(found.moves), 'move')} cancelled.")
+        verb = "would be cancelled" if is_dry_run else "cancelled"
+        print(f"{plans}{counted(len(found.moves), 'move')} {verb}.")
     for at, why in found.failures.items():
         fail(f"{at}: {why}")
 
@@ -241,6 +248,7 @@ def maintenance(
             "--force", help="Also if another node is in maintenance or data becomes unavailable."
         ),
     ] = False,
+    is_dry_run: OnlyShown = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -250,6 +258,7 @@ def maintenance(
     replicas stay and stay in sync. The mode survives restarts until `off`.
 
     \b
+    riverrun cluster maintenance on 2 --dry-run
     riverrun cluster maintenance on 2
     riverrun cluster maintenance off 2
     """
@@ -262,6 +271,12 @@ def maintenance(
     state = run(bootstrap, lambda pool: cluster_state.ask_state(pool, needed=node))
     if state.broker(node).mode == DECOMMISSIONING:
         fail(f"node {node} is being decommissioned; `riverrun cluster recommission` undoes that")
+    effect = broker_modes.effect_of(state, node)
+    if switch is Switch.ON:
+        _check_maintenance(state, node, effect, is_forced=is_forced)
+    if is_dry_run:
+        _show_maintenance(state, node, effect, switch, as_json=as_json)
+        return
     if switch is Switch.OFF:
 
         async def end(pool: ConnectionPool) -> int:
@@ -274,8 +289,6 @@ def maintenance(
         else:
             print(f"Node {node} is active and leads {counted(count, 'more partition')}.")
         return
-    effect = broker_modes.effect_of(state, node)
-    _check_maintenance(state, node, effect, is_forced=is_forced)
 
     async def begin(pool: ConnectionPool) -> list[cluster_state.PartitionState]:
         await broker_modes.set_mode(pool, node, MAINTENANCE)
@@ -293,6 +306,34 @@ def maintenance(
         )
     else:
         print(f"Node {node} is in maintenance: it leads nothing and can be stopped.")
+
+
+def _show_maintenance(
+    state: ClusterView, node: int, effect: MaintenanceEffect, switch: Switch, *, as_json: bool
+) -> None:
+    """What the command would do."""
+    from riverrun.admin.balance.broker_modes import named
+    from riverrun.admin.tables import counted
+    from riverrun.cli.support.output import print_json
+
+    is_on = switch is Switch.ON
+    leaders = effect.leaders if is_on else effect.returning
+    if as_json:
+        print_json(
+            {
+                "id": node, "mode": state.broker(node).mode, "executed": False, "leaders": leaders,
+                "offline": list(effect.offline) if is_on else [],
+                "not_writable": list(effect.not_writable) if is_on else [],
+            }
+        )  # fmt: skip
+    elif not is_on:
+        print(f"Node {node} would be active and lead {counted(leaders, 'more partition')}.")
+    else:
+        print(f"Node {node} would hand over {counted(leaders, 'partition')} that it leads.")
+        if effect.offline:
+            print(f"Unavailable while it is down: {named(effect.offline)}.")
+        if effect.not_writable:
+            print(f"Not writable with acks=all while it is down: {named(effect.not_writable)}.")
 
 
 def _check_maintenance(
@@ -325,6 +366,14 @@ def decommission(
     is_dry_run: DryRun = False,
     is_agreed: Yes = False,
     throttle: Throttle = None,
+    is_watched: Annotated[
+        bool,
+        typer.Option(
+            "--watch/--no-watch",
+            help="Wait for the end and show the progress, or return when the moves have begun. The "
+            "vote is removed at the end: run the command again.",
+        ),
+    ] = True,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
     no_headers: NoHeaders = False,
@@ -352,6 +401,8 @@ def decommission(
     shown = PlanRun(bootstrap=bootstrap, rate=rate, command=command, as_json=as_json)
     known = run(bootstrap, lambda pool: decommissioning.running(pool, node))
     if known is not None and not is_dry_run:
+        if not is_watched:
+            fail(f"the plan {known} runs already; `riverrun cluster moves` shows it")
         if not as_json:
             print(f"The plan {known} runs already; it is awaited.", file=sys.stderr)
         shown.watch(known)
@@ -367,6 +418,15 @@ def decommission(
         return
     confirm(f"Move everything away from node {node}?", is_agreed=is_agreed)
     run(bootstrap, lambda pool: set_mode(pool, node, DECOMMISSIONING))
+    if plan.moves and not is_watched:
+        started = shown.start(plan)
+        shown.print_json({"id": node, "decommissioned": False, "plan": started})
+        if not as_json:
+            print(
+                f"The controller runs the plan {started}. `riverrun cluster moves` shows it.\n"
+                f"Run `riverrun {command}` again before you stop the node."
+            )
+        return
     shown.execute(plan)
     left = run(bootstrap, lambda pool: decommissioning.replicas_left(pool, node))
     if left:
@@ -380,6 +440,7 @@ def decommission(
 
 def recommission(
     node: Annotated[int, typer.Argument(metavar="NODE", show_default=False, help="Id of a node.")],
+    is_dry_run: OnlyShown = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -401,9 +462,18 @@ def recommission(
     state = run(bootstrap, lambda pool: ask_state(pool, needed=node))
     if state.broker(node).mode == MAINTENANCE:
         fail(f"node {node} is in maintenance; `riverrun cluster maintenance off` ends that")
+    if is_dry_run:
+        known = run(bootstrap, lambda pool: decommissioning.running(pool, node))
+        mode = state.broker(node).mode
+        if as_json:
+            print_json({"id": node, "mode": mode, "cancelled_plan": known, "executed": False})
+        else:
+            ending = "" if known is None else f"The plan {known} would be cancelled. "
+            print(f"{ending}Node {node} is {mode} and would be active.")
+        return
     cancelled = run(bootstrap, lambda pool: decommissioning.undo(pool, node))
     if as_json:
-        print_json({"id": node, "mode": ACTIVE, "cancelled_plan": cancelled})
+        print_json({"id": node, "mode": ACTIVE, "cancelled_plan": cancelled, "executed": True})
     else:
         if cancelled is not None:
             print(f"The plan {cancelled} is cancelled.")

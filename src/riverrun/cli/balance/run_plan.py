@@ -56,6 +56,10 @@ class PlanRun:
         for line in unplaced_lines(plan):
             print(f"cannot move {line}", file=sys.stderr)
 
+    def start(self, plan: Plan) -> str:
+        """Let the controller run the most urgent moves of a plan; returns the id of that plan."""
+        return self._submit(plan.moves[:MOVES_MAX])
+
     def execute(self, plan: Plan) -> None:
         """Let the controller run the plan, and wait for its end. Exits with 1 if a move fails."""
         results = []
@@ -105,6 +109,11 @@ class PlanRun:
             f"{counted(done, 'move')} ended, {dropped} did not"
             + ("; the plan was cancelled" if is_cancelled else "; plan again")
         )
+
+    @property
+    def described(self) -> dict[str, object]:
+        """What ``--json`` prints."""
+        return self._described
 
     def print_json(self, more: dict[str, object]) -> None:
         if self.as_json:

@@ -116,15 +116,25 @@ def rebalance(
 
 
 def change_replicas(
-    bootstrap: str, topic: str, replicas: int, throttle: str | None, *, is_quiet: bool
-) -> None:
-    """Change the replication factor of a topic, and wait for the end."""
+    bootstrap: str,
+    topic: str,
+    replicas: int,
+    throttle: str | None,
+    *,
+    is_dry_run: bool,
+    is_quiet: bool,
+) -> dict[str, object]:
+    """Change the replication factor of a topic, and wait for the end; returns the plan as JSON."""
     from riverrun.admin.balance.topic_plans import resize_plan
 
-    run_topic_plan(
+    return run_topic_plan(
         bootstrap,
         lambda state: resize_plan(state, topic, replicas),
-        PlanWish(command=f"topics alter {topic} --replicas {replicas}", throttle=throttle),
+        PlanWish(
+            command=f"topics alter {topic} --replicas {replicas}",
+            throttle=throttle,
+            is_dry_run=is_dry_run,
+        ),
         is_quiet=is_quiet,
     )
 
@@ -147,9 +157,9 @@ def run_topic_plan(
     as_json: bool = False,
     has_headings: bool = True,
     is_quiet: bool = False,
-) -> None:
+) -> dict[str, object]:
     """Make a plan from the state of the cluster, show it, ask, and run it. ``is_quiet``: another
-    command reports the result."""
+    command reports the result, which is returned."""
     from riverrun.admin.balance.cluster_state import ask_state
     from riverrun.cli.balance.run_plan import PlanRun
     from riverrun.cli.support.session import run
@@ -166,10 +176,11 @@ def run_topic_plan(
     )
     if not plan.moves and not (as_json or is_quiet):
         print("Nothing to move.")
-        return
+        return {}
     shown.show(plan, has_headings=has_headings)
     if plan.moves and not wish.is_dry_run:
         confirm("Start these moves?", is_agreed=wish.is_agreed)
         shown.execute(plan)
     if not is_quiet:
         shown.print_json({})
+    return shown.described

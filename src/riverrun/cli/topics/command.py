@@ -302,6 +302,9 @@ def alter(
             help="Restore the default of a setting; may be repeated.",
         ),
     ] = [],  # noqa: B006 (as above)
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the change, show its moves, do nothing.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -336,15 +339,21 @@ def alter(
                 name,
                 partitions=partitions,
                 settings=changes,
+                validate_only=dry_run,
                 setting_names=topic_setting_names,
             ),
         )
+    plan: dict[str, object] | None = None
     if replicas is not None:
-        topic_command.change_replicas(bootstrap, name, replicas, throttle, is_quiet=as_json)
-    if as_json:
-        print_json(
-            {"name": name, "partitions": partitions, "replicas": replicas, "settings": changes}
+        plan = topic_command.change_replicas(
+            bootstrap, name, replicas, throttle, is_dry_run=dry_run, is_quiet=as_json
         )
+    if as_json:
+        described = {"partitions": partitions, "replicas": replicas, "settings": changes}
+        print_json({"name": name, **described, "plan": plan, "executed": not dry_run})
+        return
+    if dry_run:
+        print(f"{name}: the change is valid; nothing was changed.")
         return
     for setting, value in changes.items():
         print(f"{name}: {setting} " + ("is the default again." if value is None else f"= {value}"))

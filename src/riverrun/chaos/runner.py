@@ -28,7 +28,7 @@ from riverrun.chaos.scenarios.scenario import Scenario
 from riverrun.chaos.transactions.java_chain import java_command
 from riverrun.chaos.transactions.load import PARTITIONS, TransactionLoad
 from riverrun.cli.benchmark.peers import PeerUnavailable
-from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC
+from riverrun.model.names import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 WARM_UP_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
@@ -203,7 +203,10 @@ class ScenarioRunner:
         if scenario.has_moves:
             nodes, rng = list(place.cluster.nodes), random.Random(f"mover {seed}")
             where = (history, place.cluster.bootstrap)
-            mover = MovingAdministrator(*where, [topic, OFFSETS_TOPIC], nodes, rng=rng)
+            moved = [topic, OFFSETS_TOPIC]
+            if transactions is not None:
+                moved += [TRANSACTIONS_TOPIC, transactions.inputs, transactions.outputs]
+            mover = MovingAdministrator(*where, moved, nodes, rng=rng)
         return Arena(
             place.cluster,
             place.probe,

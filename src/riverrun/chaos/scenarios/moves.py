@@ -42,6 +42,11 @@ COMMAND_SECONDS_MAX = 60.0
 SMALL_DISK_BYTES = 96 << 20
 SETTINGS = {"reassignment.stall.timeout.ms": "5000", "reassignment.grace.ms": "2000"}
 """Rollbacks and deletions happen within the run."""
+FEW_COORDINATORS = {
+    "transaction.state.log.num.partitions": "3",
+    "offsets.topic.num.partitions": "3",
+}
+"""With few partitions of coordinators, each of them moves."""
 
 
 class _Copy(NamedTuple):
@@ -72,6 +77,20 @@ def _kill(arena: Arena, number: int) -> None:
     arena.progress_everywhere(seconds=PROGRESS_SECONDS_MAX)
     arena.start(number)
     arena.wait(1.0)
+
+
+def nodes_killed_while_transactions_move(arena: Arena) -> None:
+    """Transactions, their coordinators' logs and the offsets of their groups move."""
+    transactions = arena.transactions
+    assert transactions is not None, "the scenario has transactions"
+    for victim in ("source", "destination", "controller"):
+        copy = _find_copy(arena)
+        nodes = {"source": copy.source, "destination": copy.destination}
+        number = nodes[victim] if victim in nodes else arena.controller()
+        arena.kill(number)
+        transactions.progress()
+        arena.start(number)
+        arena.wait(1.0)
 
 
 def source_and_destination_cut_off(arena: Arena) -> None:
@@ -253,6 +272,12 @@ SCENARIOS = (
     _scenario(
         about="The active controller is killed while partitions move.",
         happen=controller_killed_while_moving,
+    ),
+    _scenario(
+        about="Nodes are killed while transactions run and all their partitions move.",
+        happen=nodes_killed_while_transactions_move,
+        has_transactions=True,
+        settings={**SETTINGS, **FEW_COORDINATORS},
     ),
     _scenario(
         about="The leader and the new replica are cut off from each other.",

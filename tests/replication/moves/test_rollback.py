@@ -208,6 +208,7 @@ def run_for(
     disk: Disk | None = None,
     requested: RollbackReason | None = None,
     image: Image | None = None,
+    has_disk_failed: bool = False,
 ) -> Metrics:
     machine, metrics = Machine(), Metrics()
     loop = VirtualLoop(machine.clock)
@@ -228,6 +229,8 @@ def run_for(
         )
         if requested is not None:
             rollbacks.request(leader.partition, requested, THREE)
+        if has_disk_failed:
+            await rollbacks.disk_failed()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(seconds):
                 await rollbacks.run()
@@ -315,6 +318,20 @@ def test_copy_on_a_full_disk_is_rolled_back() -> None:
     disk.is_full = True
     run_for(3, arriving(), controller, node=THREE, disk=disk)
     assert len(controller.asked) == 1
+
+
+def test_copies_on_a_disk_that_fails_are_rolled_back_before_their_node_stops() -> None:
+    controller = Controller()
+    metrics = run_for(3, arriving(), controller, node=THREE, has_disk_failed=True)
+    assert (len(controller.asked), counted(metrics)) == (1, {"disk": 1})
+    (reason,) = controller.reasons.values()
+    assert "disk of node 3" in reason.text
+
+
+def test_failed_disk_of_another_replica_rolls_nothing_back() -> None:
+    controller = Controller()
+    run_for(3, arriving(), controller, node=TWO, has_disk_failed=True)
+    assert not controller.asked
 
 
 def test_copy_whose_log_found_no_room_is_rolled_back() -> None:

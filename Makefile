@@ -78,6 +78,7 @@ soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on o
 	$(BIN)/riverrun simulate --nodes 3 --seeds 1..1000
 	$(BIN)/riverrun simulate --nodes 5 --seeds 1..300
 	$(BIN)/riverrun simulate --nodes 3 --transactions --seeds 1..1000
+	$(BIN)/riverrun simulate --nodes 4 --moves --seeds 1..100
 	$(BIN)/python -m tools.soak --minutes 10
 	$(BIN)/riverrun chaos run all --minutes 10 --report chaos.html
 

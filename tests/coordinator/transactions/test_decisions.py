@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from riverrun.coordinator.transactions.ending import EndTransaction, end_transaction, fence
+from riverrun.coordinator.transactions.ending import (
+    EndTransaction,
+    complete,
+    end_transaction,
+    fence,
+)
 from riverrun.coordinator.transactions.partitions import (
     TransactionPartitions,
     add_partitions,
@@ -156,6 +161,30 @@ def test_last_epoch_takes_the_next_producer_id() -> None:
     )
     with pytest.raises(ProducerIdNeeded):
         end_transaction(transaction(ONGOING, producer_epoch=32766), request, NOW, new_id=None)
+
+
+def test_abort_after_the_last_epoch_was_fenced_takes_a_new_producer_id() -> None:
+    """The producer must not continue with the epoch of the fence."""
+    fenced = transaction(COMPLETE_ABORT, producer_epoch=32767, client_version=2)
+    found = end(fenced, 32766, 2, is_commit=False)
+    assert (found.status, found.partitions) == (PREPARE_ABORT, {})
+    assert (found.producer_id, found.producer_epoch, found.next_producer_id) == (7, 32767, 8)
+    assert end(found, 32766, 2, is_commit=False) is CONCURRENT
+    completed = complete(found, NOW)
+    assert (completed.producer_id, completed.producer_epoch, completed.last_epoch) == (8, 0, 32766)
+    assert end(completed, 32766, 2, is_commit=False) is NONE
+    assert end(fenced, 32766, 2, is_commit=True) is INVALID
+
+
+@pytest.mark.parametrize("status", list(TransactionStatus))
+def test_no_producer_has_the_epoch_that_only_fences(status: TransactionStatus) -> None:
+    known = transaction(status, producer_epoch=32767, client_version=2)
+    assert add(known, partitions(32767)) is FENCED
+    with pytest.raises(KafkaError, match="PRODUCER_FENCED"):
+        verify_partitions(known, partitions(32767))
+    for version in (0, 2):
+        for is_commit in (False, True):
+            assert end(known, 32767, version, is_commit=is_commit) is FENCED
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -149,6 +149,7 @@ def test_transcripts_of_the_coordinator_exist() -> None:
         "a_log_that_refuses",
         "a_new_instance_fences_the_old_one",
         "a_timeout",
+        "a_timeout_in_the_last_epoch",
         "epochs_are_exhausted_in_version_1",
         "epochs_are_exhausted_in_version_2",
         "ids_expire",

@@ -18,6 +18,9 @@ After an end of version 1, which has no bump, E - 1 is fenced in every state.
 
 A producer learns E before the markers are written, so it may already end its next transaction. It
 waits for the markers; in Kafka it is fenced.
+
+Epoch 32767 only fences: no producer gets it, and requests with it are fenced. If the coordinator's
+abort took it, the repeated abort of the producer ends once more, with a new id (KAFKA-20090).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from riverrun.coordinator.transactions.transaction import (
     NO_PRODUCER_ID,
     Transaction,
     TransactionStatus,
+    is_current_epoch,
     is_next_producer,
 )
 from riverrun.coordinator.transactions.turn import ProducerIdNeeded, RequestOutcome
@@ -71,7 +75,7 @@ def _end_without_bump(
 ) -> RequestOutcome:
     if known is None or known.producer_id != request.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if known.producer_epoch != request.producer_epoch:
+    if not is_current_epoch(known, request.producer_epoch):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.status is TransactionStatus.ONGOING:
         value = replace(
@@ -104,7 +108,7 @@ def _end_with_bump(
     if known.producer_id != request.producer_id and not is_retry_of_rotation:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_retry = is_retry_of_rotation or known.producer_epoch == request.producer_epoch + 1
-    is_current = not is_retry_of_rotation and known.producer_epoch == request.producer_epoch
+    is_current = not is_retry_of_rotation and is_current_epoch(known, request.producer_epoch)
     # Only a bump by the end itself makes E - 1 the same producer. A transaction of version 1 kept
     # the epoch that its producer got from InitProducerId, so E - 1 is a replaced producer.
     is_bumped = known.client_version >= EPOCH_BUMP_SINCE
@@ -116,9 +120,10 @@ def _end_with_bump(
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     if is_retry:
-        if known.status is _complete_status(is_commit=request.is_commit):
+        if known.status is not _complete_status(is_commit=request.is_commit):
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+        if known.producer_epoch < EPOCH_MAX:
             return RequestOutcome(response=_response(known))
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     is_ongoing = known.status is TransactionStatus.ONGOING
     if not is_ongoing and request.is_commit:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -126,8 +131,8 @@ def _end_with_bump(
         raise ProducerIdNeeded
     value = replace(
         known,
-        producer_epoch=known.producer_epoch + 1,
-        last_epoch=known.producer_epoch,
+        producer_epoch=min(known.producer_epoch + 1, EPOCH_MAX),
+        last_epoch=request.producer_epoch,
         status=prepared_status(is_commit=request.is_commit),
         updated_ms=now_ms,
         # An abort without partitions has not started, but its record needs a start.

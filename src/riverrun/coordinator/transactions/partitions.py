@@ -16,6 +16,7 @@ from riverrun.coordinator.transactions.transaction import (
     NOT_STARTED,
     Transaction,
     TransactionStatus,
+    is_current_epoch,
     is_next_producer,
 )
 from riverrun.coordinator.transactions.turn import PartitionsAdded, RequestOutcome
@@ -83,7 +84,7 @@ def _checked(known: Transaction | None, request: TransactionPartitions) -> Trans
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if known is None or known.producer_id != request.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if known.producer_epoch != request.producer_epoch:
+    if not is_current_epoch(known, request.producer_epoch):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.status.is_prepared:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)

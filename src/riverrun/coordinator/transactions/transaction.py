@@ -118,6 +118,11 @@ def is_next_producer(known: Transaction, producer_id: int, producer_epoch: int) 
     return is_next and producer_epoch == 0
 
 
+def is_current_epoch(known: Transaction, producer_epoch: int) -> bool:
+    """Whether a producer has the epoch of the state. No producer has the last one."""
+    return producer_epoch == known.producer_epoch and producer_epoch < EPOCH_MAX
+
+
 def check_transition(known: Transaction | None, following: Transaction) -> None:
     """Assert that a handler made an allowed change."""
     if known is None:

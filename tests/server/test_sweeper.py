@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from riverrun.metadata.image import NO_LEADER, Image, TopicImage
-from riverrun.model.errors import ErrorCode
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.model.names import TRANSACTIONS_TOPIC
 from riverrun.ports.metrics import Metrics
@@ -36,6 +36,8 @@ class Sweep:
         self.known: list[tuple[int, str]] = []
         """Producer id and state of the coordinators' transactions in the partition."""
         self.code = ErrorCode.NONE
+        self.failure: Exception | None = None
+        """Raised by the request that writes the marker."""
         self.image = with_coordinators(node.image, (ME,))
         self.metrics = Metrics()
         self.sweeper = TransactionSweeper(
@@ -52,6 +54,8 @@ class Sweep:
     async def _request(self, node: NodeId, key: ApiKey, message: Any) -> Any:
         context: Any = None
         if key is ApiKey.WRITE_TXN_MARKERS:
+            if self.failure is not None:
+                raise self.failure
             return await write_txn_markers.handle(self.node.services, context, message)
         if key is ApiKey.LIST_TRANSACTIONS:
             return listed.ListTransactionsResponse(
@@ -136,6 +140,24 @@ def test_nothing_is_aborted_while_a_coordinator_has_no_leader() -> None:
         sweep.image = with_coordinators(node.image, (ME, NO_LEADER))
         await sweep.sweeper.sweep()
         assert sweep.is_open
+
+    node.run(scenario())
+
+
+@pytest.mark.parametrize("failure", [TimeoutError(), KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+def test_abort_that_fails_is_repeated_by_the_next_sweep(failure: Exception) -> None:
+    """A failed sweep would stop the node."""
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+        sweep.failure = failure
+        await sweep.sweeper.sweep()
+        assert sweep.is_open
+        sweep.failure = None
+        await sweep.sweeper.sweep()
+        assert not sweep.is_open
 
     node.run(scenario())
 

@@ -117,8 +117,15 @@ class TransactionSweeper:
             log.warning("late transactions not checked", count=len(late), error=str(error))
             return
         for one in late:
-            if (one.producer_id, one.partition) not in known:
+            if (one.producer_id, one.partition) in known:
+                continue
+            try:
                 await self._abort(one)
+            except (OSError, UnsupportedApi, KafkaError) as error:
+                # For example, the marker is not committed in time. The next sweep tries again.
+                log.warning(
+                    "late transaction not aborted", partition=str(one.partition), error=str(error)
+                )
 
     async def _known(self, producer_ids: list[int]) -> dict[tuple[int, TopicPartition], None]:
         """The partitions of unfinished transactions of these producers, from all coordinators."""

@@ -3,18 +3,26 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from riverrun.admin.transactions.admin import CoordinatedTransaction, PartitionTransaction
+from riverrun.admin.transactions.admin import (
+    CoordinatedTransaction,
+    PartitionTransaction,
+    check_can_abort,
+    force_end,
+)
 from riverrun.admin.transactions.hanging import cause_of
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.transactions import GroupMembership, ProducerFenced, TransactionalProducer
+from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.records.record import NewRecord
 from tests.cli.commands import Cli
-from tests.processes import Server
+from tests.processes import Server, serve
 
 SECONDS_MAX = 60
 RECORDS = [NewRecord(b"a"), NewRecord(b"b")]
@@ -84,6 +92,25 @@ def test_abort_ends_the_transaction_and_fences_its_producer(
     with_open_transaction(node, name, story)
     words = (name, "--from-beginning", "--until-end", "--isolation", "read_committed")
     assert cli.read(*words) == "a\nb\n"
+
+
+def test_abort_works_with_any_maximum_of_timeouts(tmp_path: Path) -> None:
+    async def story(node: Server) -> None:
+        async with asyncio.timeout(SECONDS_MAX), ConnectionPool([node.address]) as pool:
+            producer = TransactionalProducer(pool, "app", timeout_ms=20_000)
+            await producer.init()
+            await producer.begin()
+            await producer.send_offsets({place("orders"): 0}, GroupMembership("group"))
+            await force_end(pool, "app")
+            with pytest.raises(ProducerFenced):
+                await producer.commit()
+
+    settings = {"transaction.max.timeout.ms": "20000"}
+    with serve(tmp_path / "node", settings, peer="riverrun") as node:
+        with node.client() as client:
+            row = {"name": "orders", "num_partitions": 1, "replication_factor": 1}
+            client.request("create_topics", 7, {"topics": [row], "timeout": 10000})
+        asyncio.run(story(node))
 
 
 def test_transaction_of_one_partition_is_aborted_by_its_first_offset(
@@ -178,6 +205,24 @@ def test_transaction_hangs_if_no_coordinator_will_end_it(
     reason = cause_of(found, known)
     assert (reason is None) == (cause is None)
     assert (cause or "") in (reason or "")
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ("Ongoing", None),
+        ("PrepareAbort", None),
+        ("PrepareCommit", "the commit of id is decided"),
+        ("CompleteCommit", "id has no open transaction: it is CompleteCommit"),
+        ("Empty", "id has no open transaction: it is Empty"),
+    ],
+)
+def test_transaction_can_be_aborted_until_its_commit_is_decided(
+    state: str, problem: str | None
+) -> None:
+    expected = nullcontext() if problem is None else pytest.raises(KafkaError, match=problem)
+    with expected:
+        check_can_abort(coordinated(state))
 
 
 def test_cause_names_the_time_that_is_left() -> None:

@@ -40,7 +40,8 @@ STATES = (
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT = "Ongoing", "PrepareCommit", "PrepareAbort"
 OPEN_STATES = (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
 NO_DURATION = -1
-FORCE_TIMEOUT_MS = 60_000
+FORCE_TIMEOUT_MS = 1
+"""As in kafka-transactions: every cluster accepts it, and the application sets its own again."""
 
 Silent = Callable[[int], None]
 
@@ -334,15 +335,23 @@ async def describe_transaction(
 async def find_open_transaction(
     pool: ConnectionPool, transactional_id: str
 ) -> CoordinatedTransaction:
-    """A transactional id whose transaction can be aborted. Raises NotFound, or KafkaError if it has
-    no open transaction."""
+    """A transactional id whose transaction can be aborted. Raises NotFound, or KafkaError if it
+    cannot."""
     found = await find_transaction(pool, transactional_id)
-    if found.state not in OPEN_STATES:
-        raise KafkaError(
-            ErrorCode.INVALID_TXN_STATE,
-            f"{transactional_id} has no open transaction: it is {found.state}",
-        )
+    check_can_abort(found)
     return found
+
+
+def check_can_abort(found: CoordinatedTransaction) -> None:
+    """Raise KafkaError if no transaction is open, or if its commit is decided."""
+    name = found.transactional_id
+    if found.state == PREPARE_COMMIT:
+        problem = f"the commit of {name} is decided, so it cannot be aborted"
+    elif found.state not in OPEN_STATES:
+        problem = f"{name} has no open transaction: it is {found.state}"
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_TXN_STATE, problem)
 
 
 async def force_end(pool: ConnectionPool, transactional_id: str) -> None:

@@ -101,6 +101,25 @@ def test_producer_changes_to_version_2_while_markers_are_late() -> None:
     expect_no_failure(run_any(dataclasses.replace(plan, faults=faults)))
 
 
+def test_member_that_was_removed_from_its_group_commits_nothing() -> None:
+    """The links of both chains are slow for so long that their sessions end."""
+    links = [
+        f"slow-link@{start + 1.5 * number:g}+0.3:{chain}|node-1,node-2,node-3=5000"
+        for chain, start in (("chain-1", 0.5), ("chain-2", 1.25))
+        for number in range(6)
+    ]
+    plan = draw_cluster_plan(4, 3, has_transactions=True)
+    plan = dataclasses.replace(
+        plan,
+        transaction_versions=(1,),
+        faults=parse_schedule(" ".join(links)),
+        settings={**plan.settings, "transaction.state.log.num.partitions": "1"},
+        faulty_seconds=10.0,
+        forms_under_faults=False,
+    )
+    expect_no_failure(run_any(plan))
+
+
 @pytest.mark.timeout(BUDGET_SECONDS + 900)  # the budget, and time to shrink a failure
 def test_transactions_hold_under_random_faults() -> None:
     budget = f"--budget={BUDGET_SECONDS}"

@@ -89,6 +89,9 @@ class Chain:
         fetcher = Fetcher(pool, wait_ms=POLL_WAIT_MS, is_committed_only=True)
         while self._run.is_chaining and not heartbeats.done():
             assigned = await member.join()
+            # Not later: a member that was removed has no generation, which the coordinator would
+            # not check.
+            membership = GroupMembership(CHAIN_GROUP, member.generation, member.member_id)
             partitions = [place(topic, p) for topic, rows in assigned.items() for p in rows]
             fetcher.seek(await self._positions(pool, partitions))
             while self._run.is_chaining and not member.must_rejoin.is_set():
@@ -99,7 +102,9 @@ class Chain:
                     continue
                 before = dict(fetcher.positions)
                 batch = self._note_reads(name, before, await fetcher.poll())
-                if batch and not await self._transact(name, producer, member, batch, rng):
+                if batch and not await self._transact(
+                    name, producer, member, membership, batch, rng
+                ):
                     fetcher.seek(before)
 
     async def _positions(
@@ -140,13 +145,13 @@ class Chain:
         name: str,
         producer: TransactionalProducer,
         member: ConsumerMember,
+        membership: GroupMembership,
         batch: list[FetchedRecords],
         rng: random.Random,
     ) -> bool:
         """Write the outputs of a batch with its offsets; return False if it was aborted."""
         run = self._run
         record = run.history.begin(name, run.now)
-        membership = GroupMembership(CHAIN_GROUP, member.generation, member.member_id)
         outputs = _outputs(record, batch, rng)
         offsets = {fetched.partition: fetched.next_offset for fetched in batch}
         await producer.begin()

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.coordinator.coordinators import UNSTABLE_SECONDS_MAX
+from riverrun.coordinator.groups.offset_requests import (
+    COMMITTING_PRODUCERS_MAX,
+    CommittingConnections,
+)
 from riverrun.coordinator.log import ProducerTransaction
 from riverrun.coordinator.offsets import Offsets
 from riverrun.coordinator.records import CommittedOffset, OffsetRecord
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
+from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.router import Refused
+from riverrun.server.requests import txn_offset_commit
 from riverrun.storage.markers import NewMarker, TransactionMarker
+from riverrun.storage.producers import ProducerEntry, Producers
 from riverrun.wire.messages.offset_delete_request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -29,6 +41,8 @@ from riverrun.wire.messages.txn_offset_commit_request import (
 )
 from tests.coordinator.fakes import Node, run
 from tests.coordinator.shard_driver import GROUP, ShardDriver, commit_code, stable_group
+from tests.coordinator.test_requests import image_of, topic
+from tests.server.access import OPEN_ACCESS
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 WANTED = [OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))]
@@ -65,12 +79,14 @@ def marker(*, commit: bool, producer: int = 7) -> NewMarker:
 
 
 class Driver(ShardDriver):
-    def commit_in_transaction(self, offset: int, **fields: Any) -> Any:
+    def commit_in_transaction(
+        self, offset: int, *, connection: int | None = None, **fields: Any
+    ) -> Any:
         request = commit_request(offset, **fields)
         transaction = ProducerTransaction(request.producer_id, request.producer_epoch)
         waiter = self.ask(
             lambda turn, waiter: self.shard.commit_in_transaction(
-                turn, waiter, request, transaction
+                turn, waiter, request, transaction, connection
             )
         )
         return commit_code(self.responses.get(waiter))
@@ -222,6 +238,33 @@ def test_large_metadata_is_refused() -> None:
     assert driver.commit_in_transaction(1, metadata="x" * 11) is too_large
 
 
+def test_commit_of_an_older_connection_is_refused_in_later_transactions_too() -> None:
+    """Without an epoch of its own, a late commit looks like one of the current transaction."""
+    driver = Driver()
+    assert driver.commit_in_transaction(10, connection=4) is NONE
+    assert driver.commit_in_transaction(10, connection=5) is NONE
+    driver.end(commit=False)
+    assert driver.commit_in_transaction(3, partition=1, connection=5) is NONE
+    late = {"connection": 4, "partition": 0}
+    assert driver.commit_in_transaction(10, **late) is ErrorCode.NOT_COORDINATOR
+    driver.end(commit=True)
+    assert driver.committed() == -1, "the aborted transaction committed it"
+    assert driver.commit_in_transaction(10, producer=8, **late) is NONE
+    assert driver.commit_in_transaction(10, epoch=1, **late) is NONE, "after InitProducerId"
+    assert driver.commit_in_transaction(10, epoch=0, connection=3) is NONE, "the log refuses it"
+    assert driver.commit_in_transaction(10, epoch=1, connection=3) is ErrorCode.NOT_COORDINATOR
+    assert driver.commit_in_transaction(10, epoch=1) is NONE, "version 2 has epochs"
+
+
+def test_connections_of_producers_are_limited() -> None:
+    connections = CommittingConnections()
+    for producer in range(COMMITTING_PRODUCERS_MAX + 1):
+        connections.check(ProducerTransaction(producer, 0), 9)
+    with pytest.raises(SupersededConnection):
+        connections.check(ProducerTransaction(1, 0), 8)
+    connections.check(ProducerTransaction(0, 0), 8)
+
+
 # A model: the log in order, evaluated from scratch
 
 
@@ -315,6 +358,39 @@ def test_reader_of_stable_offsets_gets_an_error_after_a_short_wait() -> None:
             assert await stable_offset(node) is ErrorCode.UNSTABLE_OFFSET_COMMIT
             waited = asyncio.get_running_loop().time() - begun
             assert waited == pytest.approx(UNSTABLE_SECONDS_MAX, abs=0.01)
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_older_connection_is_closed_before_version_5(version: int) -> None:
+    """Version 5 is that of transaction version 2."""
+    producer = ProducerEntry(7)
+    producer.epoch = producer.transaction_start = 0
+    producers = Producers()
+    producers.entries[7] = producer
+
+    async def main() -> None:
+        async with Node() as node:
+            services: Any = SimpleNamespace(
+                access=OPEN_ACCESS,
+                groups=node.groups,
+                metadata=SimpleNamespace(current=image_of(topic("orders", UUID(int=5), 1))),
+                replicas=SimpleNamespace(
+                    find=lambda *_: SimpleNamespace(log=SimpleNamespace(producers=producers))
+                ),
+            )
+
+            async def commit(connection: int) -> Any:
+                context = RequestContext(version, 1, "c", "127.0.0.1", "PLAINTEXT", connection)
+                found = await txn_offset_commit.handle(services, context, commit_request(10))
+                return found.topics[0].partitions[0].error_code
+
+            assert await commit(5) is NONE
+            expected = pytest.raises(Refused, match="id: ") if version < 5 else nullcontext()
+            with expected:
+                await commit(4)
+            assert await commit(5) is NONE
 
     run(main())
 

@@ -301,14 +301,19 @@ class GroupCoordinators:
             return shard.fetch(group_id, topics, is_stable_only=True, member=member)
 
     def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommitRequest, transaction: ProducerTransaction
+        self,
+        request: TxnOffsetCommitRequest,
+        transaction: ProducerTransaction,
+        *,
+        connection: int | None = None,
     ) -> Awaitable[TxnOffsetCommitResponse]:
+        """``connection`` is that of a client of transaction version 1."""
         runner = self.runner_of(request.group_id)
         return runner.submit(
             TxnOffsetCommitResponse,
             request.group_id,
             lambda turn, waiter: runner.shard.commit_in_transaction(
-                turn, waiter, request, transaction
+                turn, waiter, request, transaction, connection
             ),
         )
 

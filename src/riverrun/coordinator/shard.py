@@ -427,8 +427,10 @@ class GroupShard:
         waiter: Waiter,
         request: TxnOffsetCommitRequest,
         transaction: ProducerTransaction,
+        connection: int | None = None,
     ) -> None:
-        turn.reply(waiter, self._requests.commit_in_transaction(turn, request, transaction))
+        reply = self._requests.commit_in_transaction(turn, request, transaction, connection)
+        turn.reply(waiter, reply)
 
     def end_transaction(self, turn: Turn, waiter: Waiter, marker: NewMarker) -> None:
         """Append a marker. The reply follows when its effect is visible (KAFKA-17507)."""

@@ -4,6 +4,8 @@ Behaviour:
 
 * The offsets are pending until the marker of the transaction.
 * The transaction coordinator must confirm the transaction before its first commit (KIP-890).
+* Before version 5, a request of an older connection is refused by closing it
+  (``coordinator/groups/offset_requests.py``).
 
 Versions 0 to 5:
 
@@ -21,6 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from riverrun.coordinator.log import ProducerTransaction
+from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicName
 from riverrun.model.names import OFFSETS_TOPIC
@@ -28,6 +31,7 @@ from riverrun.replication.partition import Partition
 from riverrun.replication.verification_attempts import is_unverified
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.router import Refused
 from riverrun.server.services import BrokerServices
 from riverrun.server.transactions.verification import UNREACHABLE, TransactionKey
 from riverrun.storage.producers import NO_SEQUENCE
@@ -76,7 +80,9 @@ async def handle(
         return TxnOffsetCommitResponse(throttle_time_ms=0, topics=tuple(refused))
     wanted = replace(request, topics=tuple(accepted))
     try:
-        committed = await _commit(services, context.api_version, wanted)
+        committed = await _commit(services, context, wanted)
+    except SupersededConnection as error:
+        raise Refused("superseded", f"{request.transactional_id}: {error}") from error
     except KafkaError as error:
         committed = failed(wanted, _code(error.code, context.api_version), error.message)
     if not refused:
@@ -92,7 +98,7 @@ def failed(
 
 
 async def _commit(
-    services: BrokerServices, version: int, request: TxnOffsetCommitRequest
+    services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     groups = services.groups
     groups.runner_of(request.group_id)  # raises if this node does not coordinate the group
@@ -102,18 +108,28 @@ async def _commit(
     producer_id, epoch = request.producer_id, request.producer_epoch
     if not is_unverified(partition.log.producers, producer_id, epoch):
         transaction = ProducerTransaction(producer_id, epoch)
-        return await groups.commit_offsets_in_transaction(request, transaction)
-    return await _verify_and_commit(services, version, request, partition)
+        return await groups.commit_offsets_in_transaction(
+            request, transaction, connection=_speaker(context)
+        )
+    return await _verify_and_commit(services, context, request, partition)
+
+
+def _speaker(context: RequestContext) -> int | None:
+    """The connection, if only its age tells a late request of an earlier transaction."""
+    return None if context.api_version >= IMPLICIT_SINCE else context.connection_id
 
 
 async def _verify_and_commit(
-    services: BrokerServices, version: int, request: TxnOffsetCommitRequest, partition: Partition
+    services: BrokerServices,
+    context: RequestContext,
+    request: TxnOffsetCommitRequest,
+    partition: Partition,
 ) -> TxnOffsetCommitResponse:
     key = TransactionKey(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        version >= IMPLICIT_SINCE,
+        context.api_version >= IMPLICIT_SINCE,
     )
     attempt, _ = partition.attempts.begin(
         key.producer_id, key.producer_epoch, NO_SEQUENCE, is_implicit=key.is_implicit
@@ -123,9 +139,11 @@ async def _verify_and_commit(
         outcomes = await services.verifier.ask(key, [partition.name])
         outcome = outcomes[partition.name]
         if outcome is not ErrorCode.NONE:
-            raise KafkaError(_unverified(outcome, version))
+            raise KafkaError(_unverified(outcome, context.api_version))
         transaction = ProducerTransaction(key.producer_id, key.producer_epoch, attempt)
-        return await services.groups.commit_offsets_in_transaction(request, transaction)
+        return await services.groups.commit_offsets_in_transaction(
+            request, transaction, connection=_speaker(context)
+        )
     finally:
         partition.attempts.release(attempt)
 

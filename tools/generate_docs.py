@@ -117,6 +117,14 @@ BEHAVIOUR = """\
   state may join again with its member id at once. An empty group has no target of an older epoch. A
   heartbeat or commit that arrives after a later one of the same member on a newer connection closes its
   connection: it was delayed, and would free partitions or take back an offset.
+- Transactions work in both versions; new clusters have `transaction.version` 2. While the markers of a
+  transaction are written, requests for its id wait up to `transaction.coordinator.hold.max.ms`, where
+  Kafka answers CONCURRENT_TRANSACTIONS at once. From clients of version 1, AddPartitionsToTxn,
+  AddOffsetsToTxn, EndTxn and TxnOffsetCommit close their connection if a newer one has made such a
+  request: they were delayed, and would change a later transaction. Leaders always verify a
+  transaction before its first batch (in Kafka a setting can turn this off). Transactions with too many
+  partitions and ids above the limit get POLICY_VIOLATION. Leaders abort late transactions that no
+  coordinator knows. Two-phase commit (KIP-939), which is not stable in Kafka 4.3, is not served.
 - A client of a listener with SASL must log in within `socket.login.timeout.ms`.
 - Everything advertised works, with one exception that Kafka has too: Produce 0 to 2 are advertised,
   because older librdkafka disables compression without them (KAFKA-18659), but they get

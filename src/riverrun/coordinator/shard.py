@@ -343,7 +343,7 @@ class GroupShard:
         group_id = request.group_id
         if request.member_epoch < 0:
             group = self.consumers.existing(group_id)
-            turn.reply(waiter, leave_consumer(turn, group, request))
+            turn.reply(waiter, leave_consumer(turn, group, caller, request))
             self._settle_type(turn, group)
             return
         if request.subscribed_topic_regex:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from riverrun.model.errors import ErrorCode
 from tests.coordinator.consumer.members import Client, ConsumerDriver, FakeCluster
 from tests.coordinator.shard_driver import caller, commit, commit_code
@@ -45,6 +47,38 @@ def test_a_late_join_does_not_free_partitions_that_the_member_has() -> None:
     assert first.answer(first.send(epoch=0)) is SUPERSEDED
     second.beat()
     assert second.owned == {}
+
+
+@pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("one", -1), ("one", -2)])
+def test_a_late_leave_does_not_free_partitions_that_the_member_has(
+    instance: str | None, epoch: int
+) -> None:
+    driver = ConsumerDriver(FakeCluster(orders=4))
+    first, second = driver.client("a", instance=instance), driver.client("b")
+    for connection in (1, 2):
+        first.connection = connection
+        first.join()
+    second.join()
+    first.connection = 1
+    assert first.answer(first.send(epoch=epoch, topic_partitions=None)) is SUPERSEDED
+    second.beat()
+    first.connection = 2
+    assert first.beat() is ErrorCode.NONE
+    assert not first.owned.keys() & second.owned.keys()
+
+
+def test_a_late_join_as_a_static_member_changes_nothing() -> None:
+    driver = ConsumerDriver(FakeCluster(orders=4))
+    static, other = driver.client("a", instance="one"), driver.client("b")
+    static.join()
+    other.connection = 2
+    other.join()
+    driver.settle_members(static, other)
+    static.leave(-2)
+    late = driver.client("b", instance="one")
+    late.connection = 1
+    assert late.join() is SUPERSEDED
+    assert sorted(driver.consumers.members) == ["a", "b"]
 
 
 def test_a_late_commit_does_not_take_the_offset_back() -> None:

@@ -113,8 +113,7 @@ def stay(
     is_joining = request.member_epoch == JOIN_EPOCH
     member_id = request.member_id or str(turn.randomness.uuid())
     found = _find(turn, group, member_id, request)
-    if found is not None and found.member_id == member_id:
-        group.check_connection(member_id, MemberRequest.HEARTBEAT, caller.connection)
+    group.check_connection(member_id, MemberRequest.HEARTBEAT, caller.connection)
     if found is not None and found.member_id != member_id:
         replace_static(turn, group, found, member_id)
         found = group.members[member_id]
@@ -122,7 +121,6 @@ def stay(
     owned = None if request.topic_partitions is None else owned_slots(request)
     member = update_member(turn, group, member_id, _details(found, caller, request), owned, visible)
     restart_member_session(turn, group, member)
-    group.check_connection(member_id, MemberRequest.HEARTBEAT, caller.connection)
     is_full = (
         request.rebalance_timeout_ms != -1
         and (
@@ -279,10 +277,12 @@ def replace_static(turn: Turn, group: EpochGroup, old: EpochMember, member_id: s
 
 
 def leave_consumer(
-    turn: Turn, group: EpochGroup, request: ConsumerGroupHeartbeatRequest
+    turn: Turn, group: EpochGroup, caller: Caller, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
     """A member leaves for good, or a static one for a restart."""
     member = group.check_member(request.member_id, request.instance_id)
+    # A client may join again under the same id while the network still holds its leave.
+    group.check_connection(member.member_id, MemberRequest.HEARTBEAT, caller.connection)
     if request.member_epoch == LEFT_STATIC_EPOCH:
         gone = replace(member.current, epoch=LEFT_STATIC_EPOCH, revoking={})
         emit(turn, group, CurrentRecord(group.group_id, member.member_id, gone))

@@ -288,6 +288,8 @@ class GroupShard:
             if consumers is not None:
                 self.consumers.expire(turn, timer, consumers, member_id)
                 self._settle_type(turn, consumers)
+                if timer is Timer.ASSIGN:
+                    return  # A turn has time for one slice, and a batch has room for its records.
                 continue
             group = self.groups.get(group_id)
             if group is None:

@@ -79,6 +79,27 @@ def test_targets_are_written_in_several_batches() -> None:
     driver.settle_members(*clients, rounds=40)
 
 
+def test_a_turn_works_on_the_assignment_of_one_group() -> None:
+    """Slices of many groups are due at once after a topic has changed."""
+    driver = ConsumerDriver(FakeCluster(**dict.fromkeys(TOPICS, PARTITIONS)))
+    names = [f"group{number}" for number in range(5)]
+    for name in names:
+        driver.client("a", *TOPICS).beat(epoch=0, group_id=name)
+    driver.now += 1.0
+    groups = driver.shard.consumers.groups
+    turns = 0
+    while any(groups[name].target_epoch == 0 for name in names):
+        turn = driver.turn()
+        driver.shard.expire(turn)
+        written = {getattr(record, "group_id", "") for record in turn.records}
+        assert len(written) <= 1
+        driver.finish(turn)
+        driver.now += 0.001
+        turns += 1
+        assert turns < 1000
+    assert turns >= len(names)
+
+
 def test_a_new_coordinator_starts_the_computation_again() -> None:
     driver, [first, second] = large()
     driver.wait(0.001)

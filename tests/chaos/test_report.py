@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from riverrun.chaos.chart import draw, node_spans
 from riverrun.chaos.checks.anomalies import Anomaly
 from riverrun.chaos.checks.replica_checks import compare_replicas
+from riverrun.chaos.command import FAMILIES
 from riverrun.chaos.history import Action, Operation, OperationKind, write_history
 from riverrun.chaos.report import html
 from riverrun.chaos.runner import ScenarioResult, ScenarioVerdict, exit_code
@@ -92,6 +93,10 @@ def test_scenarios_are_selected_by_name_or_family_without_duplicates() -> None:
 def _run(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(build(["chaos", *words]), ["chaos", *words])
     return result.exit_code, result.output
+
+
+def test_help_names_all_families() -> None:
+    assert set(FAMILIES) == {scenario.family for scenario in ALL}
 
 
 def test_command_lists_scenarios_and_rejects_unknown_ones() -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 NEEDED = ("confluent_kafka", "aiokafka", "psutil")
 REMEDY = "pip install 'riverrun[chaos]'"
+FAMILIES = ("replication", "quorum", "transactions", "groups", "moves")
+"""The families of ``scenarios/catalog.py``, which needs the extra."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +57,7 @@ def _check_extra() -> None:
 def run(
     scenarios: list[str] = typer.Argument(
         metavar="SCENARIO",
-        help="Scenario names, a family (replication, quorum, transactions or moves), or all.",
+        help=f"Scenario names, a family ({', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}), or all.",
     ),
     minutes: float | None = typer.Option(
         None,

@@ -4,7 +4,8 @@ Version 0, not advertised. It needs the right to describe the cluster. Subjects:
 
 * ``node``: version, start, memory and disk.
 * ``history``: series of the last 24 hours, of the node, of a topic or of a group.
-* ``connections``: the clients that are connected; or the members of the groups coordinated here.
+* ``connections``: the clients that are connected; or the members of the groups coordinated here
+  that the principal may describe.
 * ``timeline``: events of the metadata log; ``diff``: the metadata at two offsets compared. Both
   leave out what the principal may not describe (``facts/visibility``).
 """
@@ -96,7 +97,7 @@ async def _describe(
         case "node":
             return await services.facts.described(services)
         case "connections":
-            return _connections(services, _query(request, ConnectionQuery))
+            return _connections(services, context, _query(request, ConnectionQuery))
         case "timeline":
             return await read_timeline(services, context, _query(request, TimelineQuery))
         case "diff":
@@ -168,9 +169,26 @@ def _check(query: HistoryQuery, known: Sequence[str]) -> None:
         )
 
 
-def _connections(services: BrokerServices, query: ConnectionQuery) -> ConnectionList:
+def _connections(
+    services: BrokerServices, context: RequestContext, query: ConnectionQuery
+) -> ConnectionList:
     if query.members:
-        members = described_members(services.groups.loaded_clients())
-        return ConnectionList(items=(), total=0, members=members)
+        visible = _visible_groups(services, context)
+        found = (one for one in services.groups.loaded_clients() if visible(one.group_id))
+        return ConnectionList(items=(), total=0, members=described_members(found))
     limit = max(0, min(query.limit, CONNECTIONS_MAX))
     return services.facts.connections.described(query.q, limit)
+
+
+def _visible_groups(services: BrokerServices, context: RequestContext) -> Callable[[str], bool]:
+    """Whether the principal may describe a group. Each group is looked up once."""
+    known: dict[str, bool] = {}
+
+    def is_visible(group: str) -> bool:
+        if group not in known:
+            known[group] = services.access.allows(
+                context, AclOperation.DESCRIBE, ResourceType.GROUP, group
+            )
+        return known[group]
+
+    return is_visible

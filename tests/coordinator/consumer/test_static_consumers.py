@@ -75,3 +75,16 @@ def test_a_member_that_left_while_revoking_does_not_block_others() -> None:
     back = driver.client("c", instance="one")
     back.join()
     assert back.indexes == [0, 1]
+
+
+def test_a_member_that_becomes_a_static_one_gives_its_partitions_to_the_group() -> None:
+    driver = ConsumerDriver(FakeCluster(orders=4))
+    static, other = driver.client("a", instance="one"), driver.client("b")
+    static.join()
+    other.join()
+    driver.settle_members(static, other)
+    static.leave(-2)
+    back = driver.client("b", instance="one")
+    assert back.join() is ErrorCode.NONE
+    driver.settle_members(back)
+    assert back.indexes == [0, 1, 2, 3]

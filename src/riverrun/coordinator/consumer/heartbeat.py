@@ -115,6 +115,8 @@ def stay(
     found = _find(turn, group, member_id, request)
     group.check_connection(member_id, MemberRequest.HEARTBEAT, caller.connection)
     if found is not None and found.member_id != member_id:
+        # A member may come back as a static one. Its partitions must find another owner.
+        remove_members(turn, group, [member_id])
         replace_static(turn, group, found, member_id)
         found = group.members[member_id]
     before = found.current.assigned if found is not None else {}

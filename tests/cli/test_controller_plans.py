@@ -117,6 +117,12 @@ def test_reason_of_a_rollback_is_shown(four: Cluster, cluster_cli: Cli) -> None:
     assert any("rolled back" in str(row["failures"].get("refused-0")) for row in found["ended"])
     assert because in cluster_cli.run("cluster", "moves")
     assert sorted(replicas(cluster_cli, "refused")[0]) == [1, 2, 3]
+    again = ("topics", "move", "refused", "--to", "4,2,3", "--yes")
+    until(
+        lambda: cluster_cli.result(*again).exit_code == 0,
+        seconds=SECONDS_MAX,
+        what="node 4 has noticed its free space, and gets the replica",
+    )
     for topic in ("refused", "written"):
         cluster_cli.run("topics", "delete", topic, "--yes")
 

@@ -324,8 +324,20 @@ DIFFERENCES = (
     Difference(
         reason="Client metrics are not served, so their settings are unknown.",
         script="secured-matrix-cluster",
-        ask="incremental_alter_configs *: of client metrics, alter configs cluster",
+        ask="*alter_configs *: of client metrics, alter configs cluster",
         ours="INVALID_CONFIG",
+    ),
+    Difference(
+        reason="Client metrics are not served, by controllers neither.",
+        script="secured-matrix-administration",
+        ask="*alter_configs *: of client metrics, alter configs cluster",
+        ours="INVALID_CONFIG",
+    ),
+    Difference(
+        reason="The levels of loggers do not change at run time.",
+        script="secured-matrix-cluster",
+        ask="incremental_alter_configs *: of loggers, alter configs cluster",
+        ours="INVALID_REQUEST",
     ),
     Difference(
         reason="The error of a group is repeated for each partition up to OffsetFetch 7, because "

@@ -11,7 +11,7 @@ from tests.differential.differences import DIFFERENCES, Difference
 from tests.differential.run import RECORDED, SETTINGS, load, prepare, run
 from tests.differential.script import ERAS
 from tests.differential.scripts import SCRIPTS, SECURED, matrix
-from tests.differential.secured import log_in, login_address, serve_secured
+from tests.differential.secured import controller_address, log_in, login_address, serve_secured
 from tests.plain_client import PlainClient
 from tests.processes import Server, serve
 
@@ -73,11 +73,20 @@ def test_every_recording_has_a_script() -> None:
 
 
 def test_every_api_for_clients_is_in_the_matrix_of_rights(secured: Server) -> None:
-    with PlainClient(login_address(secured.address)) as client:
+    served = _served(login_address(secured.address))
+    assert served == matrix.apis_in_matrix() | {*matrix.NEEDS_NO_RIGHT}
+
+
+def test_every_api_of_controllers_is_in_the_matrix_of_rights(secured: Server) -> None:
+    served = _served(controller_address(secured.address))
+    assert served == matrix.apis_of_controllers() | {*matrix.NEEDS_NO_RIGHT}
+
+
+def _served(address: tuple[str, int]) -> set[str]:
+    with PlainClient(address) as client:
         log_in(client, "eve")
         response = client.request("api_versions", 0, {})
-    served = {api_key_map[row["api_key"]] for row in response["api_keys"]}
-    assert served == matrix.apis_in_matrix() | {*matrix.NEEDS_NO_RIGHT}
+    return {api_key_map[row["api_key"]] for row in response["api_keys"]}
 
 
 @pytest.mark.parametrize("name", matrix.TABLES)

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from tests.differential.script import Script
 from tests.differential.scripts.matrix import (
+    administration,
     cluster,
     groups,
     nodes,
@@ -15,7 +16,15 @@ from tests.differential.scripts.matrix import (
 )
 from tests.differential.scripts.matrix.rights import NO_RIGHT
 
-__all__ = ("NEEDS_NO_RIGHT", "NO_RIGHT", "SAME_FOR_ALL", "SCRIPTS", "TABLES", "apis_in_matrix")
+__all__ = (
+    "NEEDS_NO_RIGHT",
+    "NO_RIGHT",
+    "SAME_FOR_ALL",
+    "SCRIPTS",
+    "TABLES",
+    "apis_in_matrix",
+    "apis_of_controllers",
+)
 
 SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
     {
@@ -26,6 +35,7 @@ SCRIPTS: Mapping[str, Callable[[Script], None]] = MappingProxyType(
         "matrix-tokens": tokens.tokens,
         "matrix-nodes": nodes.nodes,
         "matrix-controllers": nodes.controllers,
+        "matrix-administration": administration.administration,
         "matrix-operations": patterns.operations,
         "matrix-patterns": patterns.patterns,
     }
@@ -50,14 +60,17 @@ SAME_FOR_ALL: Mapping[str, str] = MappingProxyType(
 
 TABLES = tuple(
     f"secured-matrix-{name}"
-    for name in ("topics", "groups", "transactions", "cluster", "tokens", "controllers")
+    for name in (
+        *("topics", "groups", "transactions", "cluster", "tokens"),
+        *("controllers", "administration"),
+    )
 )
 """The recordings of calls with their rights missing, denied and given. The listener of clients does
 not serve requests of nodes, whatever their rights."""
 
 
 def apis_in_matrix() -> set[str]:
-    """The APIs with at least one row."""
+    """The APIs of the listener of clients with at least one row."""
     script = Script(("", 0), "names", "newest")
     tables = (
         topics.calls(script),
@@ -67,3 +80,10 @@ def apis_in_matrix() -> set[str]:
         tokens.CALLS,
     )
     return {call.api for table in tables for call in table}
+
+
+def apis_of_controllers() -> set[str]:
+    """The APIs of the listener of controllers with at least one row."""
+    script = Script(("", 0), "names", "newest")
+    sent = (*nodes.CALLS_TO_CONTROLLERS, *administration.calls(script))
+    return {call.api for call in sent}

@@ -123,7 +123,14 @@ def _operations(stock: Stock) -> Fields:
     return {"include_cluster_authorized_operations": True, "endpoint_type": 1}
 
 
+def _row_codes(response: Any) -> Any:
+    """Only the error codes of resources: each server has loggers of its own."""
+    rows = response["results"] if "results" in response else response["responses"]
+    return [row["error_code"] for row in rows]
+
+
 BROKER_SETTING = {"name": "log.cleaner.backoff.ms", "value": "14000", "config_operation": 0}
+LEVEL_SETTING = {"name": "root", "value": "WARN", "config_operation": 0}
 METRICS_SETTING = {"name": "interval.ms", "value": "1000", "config_operation": 0}
 
 
@@ -162,6 +169,15 @@ def _describe() -> list[GuardedCall]:
     ]
 
 
+LEVEL_CHANGE = GuardedCall(
+    api="incremental_alter_configs",
+    label="of loggers",
+    rights=(on_cluster(Op.ALTER_CONFIGS),),
+    fields=_settings("configs", CONFIG_LOGGER, "1", [LEVEL_SETTING]),
+    only=_row_codes,
+)
+
+
 def _configs() -> list[GuardedCall]:
     see, change = (on_cluster(Op.DESCRIBE_CONFIGS),), (on_cluster(Op.ALTER_CONFIGS),)
     keys = "configuration_keys"
@@ -186,16 +202,25 @@ def _configs() -> list[GuardedCall]:
             )
             for label, (kind, name, setting) in rows.items()
         ),
+        GuardedCall(
+            api="describe_configs",
+            label="of loggers",
+            rights=see,
+            fields=_settings(keys, CONFIG_LOGGER, "1", None),
+            only=_row_codes,
+        ),
         GuardedCall(api="alter_client_quotas", rights=change, fields=_alter_quotas),
         *(
             GuardedCall(
-                api="incremental_alter_configs",
+                api=api,
                 label=label,
                 rights=change,
                 fields=_settings("configs", kind, name, [setting]),
             )
+            for api in ("alter_configs", "incremental_alter_configs")
             for label, (kind, name, setting) in rows.items()
         ),
+        LEVEL_CHANGE,
     ]
 
 

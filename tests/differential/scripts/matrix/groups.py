@@ -191,11 +191,14 @@ def calls(script: Script) -> list[GuardedCall]:
             rights=(on_group(Op.DESCRIBE_CONFIGS),),
             fields=_configs("configuration_keys", ["consumer.session.timeout.ms"]),
         ),
-        GuardedCall(
-            api="incremental_alter_configs",
-            label="of groups",
-            rights=(on_group(Op.ALTER_CONFIGS),),
-            fields=_configs("configs", [SESSION]),
+        *(
+            GuardedCall(
+                api=api,
+                label="of groups",
+                rights=(on_group(Op.ALTER_CONFIGS),),
+                fields=_configs("configs", [SESSION]),
+            )
+            for api in ("alter_configs", "incremental_alter_configs")
         ),
         GuardedCall(
             api="consumer_group_heartbeat",

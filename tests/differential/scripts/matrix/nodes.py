@@ -150,6 +150,9 @@ CALLS = [
 _FETCHES = [GuardedCall(api="fetch", rights=_RIGHT, fields=_fetch, since=12)]
 
 
+CALLS_TO_CONTROLLERS = [*CALLS, *_FETCHES, *CONTROLLER_CALLS]
+
+
 def nodes(script: Script) -> None:
     try_all(Stock(script), CALLS)
 
@@ -157,4 +160,4 @@ def nodes(script: Script) -> None:
 def controllers(script: Script) -> None:
     stock = Stock(script)
     stock.make_topics("orders")
-    try_all(stock, [*CALLS, *_FETCHES, *CONTROLLER_CALLS], listener="@controller")
+    try_all(stock, CALLS_TO_CONTROLLERS, listener="@controller")

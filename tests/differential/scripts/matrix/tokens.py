@@ -1,5 +1,7 @@
 """Calls about delegation tokens of another user."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from riverrun.security.acls import AclOperation as Op
@@ -59,12 +61,20 @@ CALLS = _calls()
 
 def tokens(script: Script) -> None:
     stock = Stock(script)
+    with one_token(stock):
+        try_all(stock, CALLS)
+
+
+@contextlib.contextmanager
+def one_token(stock: Stock) -> Iterator[None]:
+    """Create a token of the owner; remove all its tokens at the end."""
+    script = stock.script
     fields = {"renewers": [], "max_lifetime": -1}
     made = script.quietly_on(OWNER, "create_delegation_token", fields)
     stock.token_id, stock.hmac = made["token_id"], made["hmac"]
     script.note_id("token-id", stock.token_id)
     until(lambda: _owned(script), seconds=SETTLE_SECONDS_MAX, what="the token")
-    try_all(stock, CALLS)
+    yield
     for token in _owned(script):
         _expire(script, {"hmac": token["hmac"], "expiry_time_period": -1})
     until(lambda: not _owned(script), seconds=SETTLE_SECONDS_MAX, what="no token")

@@ -21,6 +21,8 @@ from tests.differential.scripts.requests import (
 )
 
 NAMES = ("orders", "other", "none")
+PREPARED = ("orders", "other", "doomed-1", "doomed-2", "doomed-3")
+"""The topics that exist before the calls."""
 CONFIG_TOPIC = 2
 SOME_REPLICA = 7
 WITH_IDS = {"metadata": 12, "delete_topics": 6}
@@ -280,5 +282,5 @@ def calls(script: Script) -> list[GuardedCall]:
 
 def topics(script: Script) -> None:
     stock = Stock(script)
-    stock.make_topics("orders", "other", "doomed-1", "doomed-2", "doomed-3")
+    stock.make_topics(*PREPARED)
     try_all(stock, calls(script))

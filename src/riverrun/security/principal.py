@@ -7,7 +7,7 @@ name in the form of RFC 2253 (most specific part first), changed by ``ssl.princi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -52,25 +52,73 @@ _KEYWORDS: Final = {
     "userId": "UID",
 }
 """Python's names of attributes, and those of RFC 2253."""
-_SPECIAL: Final = re.compile(r'[,+"\\<>;]')
+_SPECIAL: Final = re.compile(r'[,=+<>#;"\\]')
+_OUTER_SPACE: Final = " \r"
+
+Subject = Sequence[Sequence[tuple[str, str]]]
 
 
-def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """The subject of ``SSLSocket.getpeercert`` as Java writes it."""
+def distinguished_name(subject: Subject, read_certificate: Callable[[], bytes]) -> str:
+    """The subject of ``SSLSocket.getpeercert`` as Java's ``X500Principal`` writes it.
+
+    ``read_certificate`` returns the certificate in DER form. It is called for attributes that have
+    no keyword in RFC 2253: they are written as in the certificate, with their numbers.
+    """
+    has_numbers = any(name not in _KEYWORDS for attributes in subject for name, _ in attributes)
+    numbers = _written_as_numbers(read_certificate()) if has_numbers else ()
     parts = [
-        "+".join(f"{_KEYWORDS.get(name, name)}={_escaped(value)}" for name, value in attributes)
-        for attributes in reversed(subject)
+        "+".join(
+            f"{_KEYWORDS[name]}={_escaped(value)}" if name in _KEYWORDS else numbers[place][at]
+            for at, (name, value) in enumerate(attributes)
+        )
+        for place, attributes in enumerate(subject)
     ]
-    return ",".join(parts)
+    return ",".join(reversed(parts))
 
 
 def _escaped(value: str) -> str:
-    text = _SPECIAL.sub(lambda found: "\\" + found[0], value)
-    if text.startswith(("#", " ")):
-        text = "\\" + text
-    if text.endswith(" ") and not text.endswith("\\ "):
-        text = text[:-1] + "\\ "
-    return text
+    text = value.lstrip(_OUTER_SPACE)
+    before = value[: len(value) - len(text)]
+    inner = text.rstrip(_OUTER_SPACE)
+    after = text[len(inner) :]
+    escaped = _SPECIAL.sub(lambda found: "\\" + found[0], inner).replace("\0", "\\00")
+    return "".join((*(f"\\{one}" for one in before), escaped, *(f"\\{one}" for one in after)))
+
+
+def _written_as_numbers(certificate: bytes) -> list[list[str]]:
+    """Each attribute of the subject as the number of its type and the bytes of its value."""
+    # Most certificates have only attributes with keywords, and do without this import.
+    from cryptography import x509  # noqa: PLC0415
+
+    found = x509.load_der_x509_certificate(certificate).subject
+    return [
+        [
+            f"{one.oid.dotted_string}=#{_value(x509.Name([one]).public_bytes()).hex()}"
+            for one in part
+        ]
+        for part in found.rdns
+    ]
+
+
+def _value(name: bytes) -> bytes:
+    """The encoded value of the only attribute of a name.
+
+    A name is a sequence of sets of pairs, each of the type and the value.
+    """
+    pair = name
+    for _ in ("name", "set", "pair"):
+        pair, _rest = _content(pair)
+    _type, value = _content(pair)
+    return value
+
+
+def _content(element: bytes) -> tuple[bytes, bytes]:
+    """The content of an element in DER form, and the bytes after it."""
+    size, start = element[1], 2
+    if size & 0x80:  # the length has so many bytes of its own
+        start += size & 0x7F
+        size = int.from_bytes(element[2:start])
+    return element[start : start + size], element[start + size :]
 
 
 class MappingRuleError(ValueError):

@@ -111,7 +111,10 @@ class ListenerGuard:
         certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
         if not certificate or self.protocol.has_sasl:
             return ANONYMOUS
-        name = distinguished_name(certificate["subject"])
+        connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        name = distinguished_name(
+            certificate["subject"], lambda: connection.getpeercert(binary_form=True) or b""
+        )
         principal = mapped_principal(name, self._mapping_rules)
         if principal is None:
             self._login_log.failed(peer, name, CERTIFICATE, "no rule maps the name")

@@ -157,26 +157,32 @@ def _context(protocol: Any, settings: TlsSettings) -> ssl.SSLContext:
     versions = [PROTOCOLS[name] for name in settings.enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     older = [name for name in settings.cipher_suites if not name.startswith("TLS_")]
-    try:
-        if older:
+    if older:
+        try:
             context.set_ciphers(":".join(older))
-        if settings.has_certificate:
+        except ssl.SSLError:
+            raise SettingError(
+                "ssl.cipher.suites", ",".join(older), "OpenSSL knows none of them"
+            ) from None
+    if settings.has_certificate:
+        with _errors_of("ssl.keystore.location"):
             _load_certificate(context, settings)
-        if settings.truststore_certificates:
+    if settings.truststore_certificates:
+        with _errors_of("ssl.truststore.certificates"):
             context.load_verify_locations(cadata=settings.truststore_certificates)
-        elif settings.truststore_location:
+    elif settings.truststore_location:
+        with _errors_of("ssl.truststore.location"):
             context.load_verify_locations(cafile=settings.truststore_location)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise SettingError(_cause(settings, error), "", _reason(error)) from None
     return context
 
 
-def _cause(settings: TlsSettings, error: Exception) -> str:
-    """The setting that the error is about, as far as we know."""
-    name = getattr(error, "filename", None)
-    if name and name == settings.truststore_location:
-        return "ssl.truststore.location"
-    return "ssl.keystore.location" if settings.has_certificate else "ssl.truststore.location"
+@contextlib.contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """Report errors as those of a setting."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise SettingError(name, "", _reason(error)) from None
 
 
 def _reason(error: Exception) -> str:

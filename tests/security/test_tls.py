@@ -1,0 +1,244 @@
+"""TLS contexts from Kafka's settings, and the check of new certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from riverrun.cli.certs.authority import Authority
+from riverrun.model.settings import SettingError
+from riverrun.ports.metrics import Metrics
+from riverrun.security.tls import TlsSettings, check_certificate, server_context, tls_settings
+from riverrun.server.security.certificates import (
+    WARN_EVERY_SECONDS,
+    WARN_SECONDS,
+    CertificateHolder,
+    Certificates,
+)
+
+PASSWORD = "key-secret"
+BEGIN_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+DAY_SECONDS = 24 * 3600.0
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path, name="authority")
+
+
+@pytest.fixture
+def node(tmp_path: Path, authority: Authority) -> Path:
+    path = tmp_path / "node.pem"
+    authority.issue(path, name="node", hosts=["127.0.0.1"])
+    return path
+
+
+def inline(path: Path) -> dict[str, str]:
+    """The settings that have the content of a file as texts."""
+    key, begin, chain = path.read_text().partition(BEGIN_CERTIFICATE)
+    return {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": begin + chain}
+
+
+def encrypted(path: Path) -> str:
+    key, begin, chain = path.read_text().partition(BEGIN_CERTIFICATE)
+    text = load_pem_private_key(key.encode(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD.encode())
+    )
+    return text.decode() + begin + chain
+
+
+def usable(texts: dict[str, str]) -> TlsSettings:
+    """The settings, if a listener can start with them."""
+    settings = tls_settings(texts)
+    server_context(settings)
+    check_certificate(settings)
+    return settings
+
+
+def refused(texts: dict[str, str]) -> str:
+    """The setting that is named when a listener cannot start."""
+    with pytest.raises(SettingError) as error:
+        usable(texts)
+    assert PASSWORD not in str(error.value)
+    assert "PRIVATE KEY" not in str(error.value)
+    return error.value.name
+
+
+def test_certificate_may_be_a_file_or_a_text(node: Path) -> None:
+    usable({"ssl.keystore.location": str(node)})
+    usable(inline(node))
+
+
+def test_key_may_have_a_password(node: Path, tmp_path: Path) -> None:
+    path = tmp_path / "encrypted.pem"
+    path.write_text(encrypted(node))
+    usable({"ssl.keystore.location": str(path), "ssl.key.password": PASSWORD})
+    usable({**inline(path), "ssl.key.password": PASSWORD})
+    refused({"ssl.keystore.location": str(path), "ssl.key.password": "wrong"})
+    refused({"ssl.keystore.location": str(path)})  # and it does not ask on the terminal
+
+
+def test_settings_have_the_meaning_of_kafka(node: Path, authority: Authority) -> None:
+    trust = {"ssl.truststore.location": str(authority.certificate_path)}
+    given = {"ssl.keystore.location": str(node), **trust}
+    modes = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+    for client_auth, mode in modes.items():
+        settings = tls_settings({**given, "ssl.client.auth": client_auth})
+        assert server_context(settings).verify_mode is mode
+    only = server_context(tls_settings({**given, "ssl.enabled.protocols": "TLSv1.3"}))
+    assert only.minimum_version is only.maximum_version is ssl.TLSVersion.TLSv1_3
+    both = server_context(tls_settings(given))
+    assert (both.minimum_version, both.maximum_version) == (
+        ssl.TLSVersion.TLSv1_2,
+        ssl.TLSVersion.TLSv1_3,
+    )
+    suite = "ECDHE-ECDSA-AES128-GCM-SHA256"
+    chosen = server_context(tls_settings({**given, "ssl.cipher.suites": suite})).get_ciphers()
+    assert [one["name"] for one in chosen if not one["name"].startswith("TLS_")] == [suite]
+
+
+@pytest.mark.parametrize(
+    ("texts", "named"),
+    [
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type"),
+        ({"ssl.truststore.type": "PKCS12"}, "ssl.truststore.type"),
+        ({"ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols"),
+        ({"ssl.client.auth": "maybe"}, "ssl.client.auth"),
+        ({"ssl.client.auth": "required"}, "ssl.truststore.location"),  # nobody is trusted
+        ({"ssl.endpoint.identification.algorithm": "LDAPS"}, "ssl.endpoint.identification"),
+        ({"ssl.truststore.location": "/no/such/file"}, "ssl.truststore.location"),
+        ({"ssl.truststore.certificates": "nobody"}, "ssl.truststore.certificates"),
+        ({"ssl.cipher.suites": "NO-SUCH-SUITE"}, "ssl.cipher.suites"),
+        ({"ssl.keystore.location": "/no/such/file"}, "ssl.keystore.location"),
+        ({"ssl.keystore.location": ""}, "ssl.keystore.location"),
+    ],
+)
+def test_invalid_settings_are_named(node: Path, texts: dict[str, str], named: str) -> None:
+    assert refused({"ssl.keystore.location": str(node), **texts}).startswith(named)
+
+
+def test_key_of_another_certificate_is_refused(
+    node: Path, authority: Authority, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.pem"
+    authority.issue(other, name="other", hosts=["127.0.0.1"])
+    mixed = {**inline(node), "ssl.keystore.key": inline(other)["ssl.keystore.key"]}
+    assert refused(mixed) == "ssl.keystore.location"
+
+
+def test_expired_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+    old = tmp_path / "old.pem"
+    authority.issue(old, name="old", hosts=["127.0.0.1"], days=0)
+    assert refused({"ssl.keystore.location": str(old)}) == "ssl.keystore.location"
+
+
+# Replacement at run time
+
+
+def holder(node: Path) -> CertificateHolder:
+    settings = tls_settings({"ssl.keystore.location": str(node)})
+    return CertificateHolder("CLIENTS", settings, is_server=True)
+
+
+def test_changed_file_is_used_once(node: Path, authority: Authority) -> None:
+    held = holder(node)
+    first = held.context
+    assert not held.reload(), "nothing changed"
+    authority.issue(node, name="node", hosts=["127.0.0.1"], days=9)
+    assert held.reload()
+    assert held.context is not first
+    assert not held.reload()
+
+
+def test_changed_target_of_a_symbolic_link_is_used(
+    node: Path, authority: Authority, tmp_path: Path
+) -> None:
+    """Kubernetes replaces the files of a secret in this way."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        authority.issue(tmp_path / name / "node.pem", name="node", hosts=["127.0.0.1"])
+    link = tmp_path / "current"
+    link.symlink_to("first")
+    held = holder(link / "node.pem")
+    (tmp_path / "next").symlink_to("second")
+    os.replace(tmp_path / "next", link)
+    assert held.reload()
+
+
+@pytest.mark.parametrize("text", ["", "no certificate"])
+def test_invalid_file_is_refused_and_reported_once(node: Path, text: str) -> None:
+    held = holder(node)
+    before = held.context, held.expires_at
+    node.write_text(text)
+    with structlog.testing.capture_logs() as logged:
+        assert not held.reload()
+        assert not held.reload()
+    assert [line["log_level"] for line in logged] == ["error"]
+    assert (held.context, held.expires_at) == before
+
+
+def test_removed_file_is_refused_and_used_when_it_returns(node: Path, authority: Authority) -> None:
+    held = holder(node)
+    before = held.context
+    node.unlink()
+    assert not held.reload()
+    assert held.context is before
+    authority.issue(node, name="node", hosts=["127.0.0.1"])
+    assert held.reload()
+
+
+def test_invalid_setting_of_an_administrator_keeps_the_old_certificate(node: Path) -> None:
+    held = holder(node)
+    before = held.context, held.settings
+    with pytest.raises(SettingError):
+        held.use(tls_settings({"ssl.keystore.location": "/no/such/file"}))
+    assert (held.context, held.settings) == before
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+def test_expiry_is_a_metric_and_a_daily_warning_of_two_weeks(node: Path) -> None:
+    held = holder(node)
+    assert held.expires_at is not None
+    clock, metrics = Clock(held.expires_at - WARN_SECONDS), Metrics()
+    certificates = Certificates([held], clock=clock, metrics=metrics)
+
+    def warned() -> list[Any]:
+        with structlog.testing.capture_logs() as logged:
+            asyncio.run(look())
+        return logged
+
+    async def look() -> None:
+        looking = asyncio.ensure_future(certificates.run())
+        await asyncio.sleep(0)
+        looking.cancel()
+        await asyncio.wait((looking,))
+
+    assert warned() == []
+    clock.now += 1
+    assert [line["event"] for line in warned()] == ["certificate expires soon"]
+    clock.now += DAY_SECONDS / 2
+    assert warned() == []
+    clock.now += WARN_EVERY_SECONDS / 2
+    assert len(warned()) == 1

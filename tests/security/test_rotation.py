@@ -136,3 +136,32 @@ def test_an_invalid_certificate_changes_nothing(secure: SecureNode) -> None:
         load.progress()
         path.write_bytes(good)
     assert load.errors == []
+
+
+def test_an_administrator_changes_the_certificate_of_a_listener(secure: SecureNode) -> None:
+    node = secure.told["nodes"][0]
+    folder = Path(secure.security["ca"]).parent
+    other = folder / "other.pem"
+    Authority(folder).issue(other, name="other", hosts=HOSTS)
+    old = certificate(node["client"])
+    setting = "listener.name.sasl_ssl.ssl.keystore.location"
+
+    def configure(path: Path) -> None:
+        words = ("--node", str(node["id"]), f"{setting}={path}")
+        assert secure.run("cluster", "config", "set", *words).returncode == 0
+
+    with Load(secure) as load:
+        load.progress()
+        configure(other)
+        until_replaced(node["client"], old)
+        load.progress()
+        new = certificate(node["client"])
+        configure(folder / "missing.pem")
+        until(
+            lambda: "cannot read it" in secure.logged,
+            seconds=SECONDS_MAX,
+            what="a line in the log",
+        )
+        assert certificate(node["client"]) == new
+        load.progress()
+    assert load.errors == []

@@ -79,8 +79,10 @@ soak: $(VENV)/.installed-test ## thousands of simulated worlds, then faults on o
 	$(BIN)/riverrun simulate --nodes 5 --seeds 1..300
 	$(BIN)/riverrun simulate --nodes 3 --transactions --seeds 1..1000
 	$(BIN)/riverrun simulate --nodes 4 --moves --seeds 1..100
+	$(BIN)/riverrun simulate --nodes 3 --secure --seeds 1..100
 	$(BIN)/python -m tools.soak --minutes 10
 	$(BIN)/riverrun chaos run all --minutes 10 --report chaos.html
+	$(BIN)/riverrun chaos run all --minutes 10 --secure --report chaos-secure.html
 
 bench: $(VENV)/.installed-test ## compare with Apache Kafka on this machine
 	$(BIN)/riverrun bench compare

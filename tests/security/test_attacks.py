@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import ssl
 import struct
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,10 @@ ATTACKER = "127.0.0.66"
 CLIENTS, CONTROLLER, BROKERS = 0, 1, 3
 """The listeners that `up --secure` opens, by their ports above the one of clients."""
 LENGTH = struct.Struct(">i")
+SEED = 7
+BROKEN_HANDSHAKES = 100
+DELAY_SECONDS = 0.1
+"""The default of connection.failed.authentication.delay.ms."""
 BETWEEN_NODES = [
     key for key, right in REQUIRED.items() if right.operation is AclOperation.CLUSTER_ACTION
 ]
@@ -179,6 +185,25 @@ def test_a_handshake_that_does_not_end_is_closed(secure: SecureNode) -> None:
         assert all(is_closed(one) for one in slow)
 
 
+def test_broken_handshakes_end_only_their_connection(secure: SecureNode) -> None:
+    """Each has another byte of a real ClientHello changed, or ends early and goes on with noise."""
+    hello = ssl.MemoryBIO()
+    client = context_of(secure).wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    whole = hello.read()
+    rng = random.Random(SEED)
+    for place in rng.sample(range(len(whole)), BROKEN_HANDSHAKES):
+        changed = bytes((whole[place] ^ rng.randrange(1, 256),))
+        noise = rng.randbytes(rng.randrange(1, 2000))
+        for data in (whole[:place] + changed + whole[place + 1 :], whole[:place] + noise):
+            with connect(secure) as one, contextlib.suppress(ConnectionError):
+                one.sendall(data)
+                one.shutdown(socket.SHUT_WR)
+                while one.recv(4096):
+                    pass  # an alert, or a ServerHello if the changed byte does not matter
+
+
 def test_connections_that_do_not_log_in_are_closed(secure: SecureNode) -> None:
     before = metrics(secure)["riverrun_connections"]
     with contextlib.ExitStack() as stack:
@@ -250,6 +275,15 @@ def test_a_recorded_login_cannot_be_replayed(secure: SecureNode) -> None:
     with connect_tls(secure) as short:
         handshake(short)
         assert authenticate(short, final).error_code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_failed_login_is_answered_after_a_delay(secure: SecureNode) -> None:
+    with connect_tls(secure) as one:
+        handshake(one)
+        began = time.monotonic()
+        assert authenticate(one, b"n,,").error_code is ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert time.monotonic() - began >= DELAY_SECONDS
+        assert is_closed(one)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "GSSAPI", "OAUTHBEARER", "ANONYMOUS", ""])

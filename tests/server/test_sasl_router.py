@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode
 from riverrun.security.mechanisms import SaslMechanism
+from riverrun.security.oauthbearer import OauthError, bearer_message
+from riverrun.security.plain import plain_message
 from riverrun.security.principal import Principal
 from riverrun.security.scram import ScramCredential, ScramMechanism
 from riverrun.security.tokens import AcceptedToken
@@ -16,6 +22,9 @@ from riverrun.server.dispatch.router import Refused
 from riverrun.server.security.sasl_router import SaslRouter
 from riverrun.server.security.sasl_session import SaslSession, TokenLogin
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.headers import LENGTH
+from riverrun.wire.messages.api_versions_request import ApiVersionsRequest
+from riverrun.wire.messages.api_versions_response import ApiVersionsResponse
 from riverrun.wire.messages.heartbeat_request import HeartbeatRequest
 from riverrun.wire.messages.heartbeat_response import HeartbeatResponse
 from riverrun.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
@@ -39,21 +48,24 @@ class Users:
         return {"ann": "secret"}.get(user)
 
     def bearer(self, token: str) -> AcceptedToken:
-        raise NotImplementedError
+        raise OauthError("no token is accepted")
 
 
 class Client:
     """A connection of a client, and everything that its router reports."""
 
-    def __init__(self, session_ms_max: int = 0) -> None:
+    def __init__(
+        self,
+        session_ms_max: int = 0,
+        mechanisms: Sequence[SaslMechanism] = (SaslMechanism.PLAIN,),
+    ) -> None:
         handle = module(lambda *_: HeartbeatResponse(error_code=ErrorCode.NONE))
-        network = Network({ApiKey.HEARTBEAT: handle})
+        versions = module(lambda *_: ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=()))
+        network = Network({ApiKey.HEARTBEAT: handle, ApiKey.API_VERSIONS: versions})
         self.clock = network.clock
         self.principals: list[Principal] = []
         self.failures: list[bytes] = []
-        session = SaslSession(
-            Users(), [SaslMechanism.PLAIN], secret=b"secret", nonce=lambda: "nonce"
-        )
+        session = SaslSession(Users(), mechanisms, secret=b"secret", nonce=lambda: "nonce")
         self._router = SaslRouter(
             network.router,
             session,
@@ -76,9 +88,12 @@ class Client:
         pass
 
     def send(self, key: ApiKey, version: int, message: Any) -> Any:
-        response = self._router.handle(memoryview(frame(key, version, message))[4:], PEER)
+        response = self.send_raw(frame(key, version, message)[4:])
         assert isinstance(response, bytes), response
         return decode_frame(key, version, response[4:])[1]
+
+    def send_raw(self, data: bytes) -> Any:
+        return self._router.handle(memoryview(data), PEER)
 
     def handshake(self) -> ErrorCode:
         request = SaslHandshakeRequest(mechanism="PLAIN")
@@ -143,3 +158,89 @@ def test_expired_session_serves_nothing_but_a_new_login() -> None:
         client.beat()
     assert client.log_in().error_code is ErrorCode.NONE
     assert client.beat() is ErrorCode.NONE
+
+
+def test_old_clients_send_their_messages_without_a_header() -> None:
+    """After SaslHandshake 0, each message is a frame of its own."""
+    client = Client()
+    request = SaslHandshakeRequest(mechanism="PLAIN")
+    assert client.send(ApiKey.SASL_HANDSHAKE, 0, request).error_code is ErrorCode.NONE
+    assert client.send_raw(plain_message("ann", "secret")) == LENGTH.pack(0)
+    assert client.beat() is ErrorCode.NONE
+    assert client.principals == [ANN]
+
+
+def test_wrong_message_without_a_header_closes_the_connection() -> None:
+    client = Client()
+    client.send(ApiKey.SASL_HANDSHAKE, 0, SaslHandshakeRequest(mechanism="PLAIN"))
+    with pytest.raises(Refused):
+        client.send_raw(plain_message("ann", "wrong"))
+    assert client.principals == []
+
+
+MECHANISMS = (SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_256, SaslMechanism.OAUTHBEARER)
+PASSWORD = b"ann\0secret"
+messages = st.one_of(
+    st.binary(max_size=80),
+    st.sampled_from(
+        [
+            plain_message("ann", "secret"),
+            plain_message("ann", "wrong"),
+            plain_message("bob", "secret"),
+            bearer_message("token"),
+            b"\x01",
+            b"n,,n=ann,r=nonce",
+            b"c=biws,r=noncenonce,p=AAAA",
+        ]
+    ),
+)
+
+
+def handshake_frame(version: int, mechanism: str) -> bytes:
+    request = SaslHandshakeRequest(mechanism=mechanism)
+    return frame(ApiKey.SASL_HANDSHAKE, version, request)[4:]
+
+
+handshakes = st.builds(handshake_frame, st.integers(0, 1), st.text(max_size=20))
+openings = st.builds(
+    handshake_frame, st.integers(0, 1), st.sampled_from([one.value for one in MECHANISMS])
+)
+authentications = st.builds(
+    lambda version, data: frame(
+        ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(auth_bytes=data)
+    )[4:],
+    st.integers(0, 2),
+    messages,
+)
+VERSIONS = frame(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())[4:]
+HEARTBEAT = frame(ApiKey.HEARTBEAT, 4, BEAT)[4:]
+sound = st.one_of(handshakes, authentications, messages, st.sampled_from([VERSIONS, HEARTBEAT]))
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """A frame of a conversation, of which a part may be replaced."""
+    data: bytes = draw(sound)
+    if draw(st.booleans()):
+        return data
+    start = draw(st.integers(0, len(data)))
+    end = draw(st.integers(start, len(data)))
+    return data[:start] + draw(st.binary(max_size=8)) + data[end:]
+
+
+@given(st.lists(openings, max_size=1), st.lists(frames(), max_size=6))
+def test_no_conversation_without_the_password_logs_anybody_in(
+    opening: list[bytes], further: list[bytes]
+) -> None:
+    """It is answered, refused or ends the connection; nothing else is raised."""
+    client = Client(mechanisms=MECHANISMS)
+    known = b""
+    for data in (*opening, *further):
+        with contextlib.suppress(Refused):
+            client.send_raw(data)
+            known += data
+            if not client.failures and not client.principals:
+                continue
+        break
+    assert client.principals in ([], [ANN])
+    assert not client.principals or PASSWORD in known

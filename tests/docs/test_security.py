@@ -9,13 +9,20 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 
 from tests.pages import DOCS
 from tests.processes import free_ports, until
+from tests.secure_node import SecureNode
 
 PAGE = (DOCS / "security.md").read_text()
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
@@ -189,3 +196,43 @@ def test_a_listener_of_its_own_ends_a_lock_out(tmp_path: Path) -> None:
     with site.started(1, before):
         until(is_ready, seconds=SECONDS_MAX, what="the node is up again")
         assert "admin" in site.shell("riverrun users list", **variables)
+
+
+def test_tokens_of_an_identity_provider_log_users_in(tmp_path: Path) -> None:
+    settings, rights, _client = blocks("### OAuth with an identity provider")
+    url = re.search(r'jwks\.endpoint\.url = "(.*)"', settings)
+    issuer = re.search(r'expected\.issuer = "(.*)"', settings)
+    assert url is not None and issuer is not None
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    keys = tmp_path / "jwks.json"
+    keys.write_text(json.dumps({"keys": [{**public, "kid": "k1", "alg": "RS256"}]}))
+    given = tomllib.loads(settings.replace(url[1], f"file://{keys}"))
+    node = SecureNode(tmp_path / "data", *(f"{name}={text}" for name, text in _flat(given)))
+    try:
+        assert node.run("topics", "create", "orders").returncode == 0
+        assert node.run(*rights.split()[1:]).returncode == 0
+        now = int(time.time())
+        claims = {"iss": issuer[1], "aud": "riverrun", "sub": "billing-service"}
+        token = jwt.encode(
+            {**claims, "iat": now, "exp": now + 900}, key, "RS256", headers={"kid": "k1"}
+        )
+        program = tmp_path / "program.properties"
+        program.write_text(
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+            f"sasl.oauthbearer.token={token}\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={node.security['ca']}\n"
+        )
+        listed = node.run("topics", "list", environment={"RIVERRUN_COMMAND_CONFIG": str(program)})
+        assert "orders" in listed.stdout, listed.stderr
+    finally:
+        node.stop()
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The settings of a file by their whole names."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

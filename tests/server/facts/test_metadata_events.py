@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from riverrun.metadata.image import ConfigType
 from riverrun.metadata.quorum import leader_change, voters_record
 from riverrun.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -24,6 +25,7 @@ from riverrun.metadata.schema.remove_access_control_entry_record import (
 )
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import NodeId
+from riverrun.placement.planner.stored_plan import AWAY, ROLLBACKS, SUGGESTION
 from riverrun.records.record import ControlType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.facts.metadata_events import (
@@ -72,6 +74,12 @@ def partition(index: int, topic: UUID = ORDERS) -> PartitionRecord:
 
 def election(index: int, leader: int = 2) -> PartitionChangeRecord:
     return PartitionChangeRecord(partition_id=index, topic_id=ORDERS, leader=leader, isr=(2,))
+
+
+def stored_like_a_plan(resource: str, name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ConfigType.PLAN, resource_name=resource, name=name, value=value
+    )
 
 
 def config(name: str, value: str | None, resource: str = "orders") -> ConfigRecord:
@@ -132,6 +140,27 @@ def test_settings_are_shown_unless_they_are_secret() -> None:
     assert "hunter2" not in str(event)
     (reset,) = events(config("retention.ms", None))
     assert reset.text == "Topic orders: retention.ms was reset."
+
+
+def test_what_is_stored_like_a_plan_has_its_own_words() -> None:
+    def told(resource: str, **values: str | None) -> tuple[str, str, str]:
+        (event,) = events(*(stored_like_a_plan(resource, *item) for item in values.items()))
+        return event.kind, event.subject, event.text
+
+    assert told(AWAY, **{"2": "1700000000000"}) == (
+        "broker",
+        "node 2",
+        "The controller noted that node 2 is away.",
+    )
+    assert told(AWAY, **{"2": None, "3": "1700000000000"}) == (
+        "broker",
+        "nodes",
+        "The controller noted that node 2 is back and node 3 is away.",
+    )
+    plan, reasons, suggestion = (told(name, x="{}") for name in ("p-7", ROLLBACKS, SUGGESTION))
+    assert plan == ("move", "p-7", "The plan p-7 was updated.")
+    assert reasons[2] == "The reasons of the last undone moves changed."
+    assert suggestion[2] == "The controller's suggestion to balance was updated."
 
 
 def test_credentials_never_appear() -> None:

@@ -25,6 +25,7 @@ from riverrun.metadata.schema.delegation_token_record import DelegationTokenReco
 from riverrun.metadata.schema.remove_delegation_token_record import RemoveDelegationTokenRecord
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.placement.planner.stored_plan import AWAY
 from riverrun.security.acls import AclOperation, AclPermission, PatternType, ResourceType
 from riverrun.security.principal import Principal
 from riverrun.server.dispatch.context import RequestContext
@@ -194,6 +195,14 @@ def test_settings_of_a_new_topic_are_hidden_without_their_right() -> None:
     batch = [*topic("new", UUID(int=9)), setting(ConfigType.TOPIC, "new")]
     (event,) = seen(batch, on_topic(AclOperation.DESCRIBE, "new"))
     assert event.details["configs"] == {"retention.ms": HIDDEN}
+
+
+def test_a_difference_has_words_for_what_is_stored_like_a_plan() -> None:
+    before = image_of(*topic("orders", ORDERS))
+    after = image_of(*(setting(ConfigType.PLAN, name) for name in (AWAY, "p-7")), base=before)
+    found = changes_between(before, after, naming_for(services_with(DESCRIBE_CLUSTER), ANN))
+    subjects = [change.subject for change in found if change is not None]
+    assert subjects == ["nodes that are away", "plan p-7"]
 
 
 def test_a_difference_has_the_visible_changes_alone() -> None:

@@ -30,6 +30,7 @@ from riverrun.metadata.schema.user_scram_credential_record import UserScramCrede
 from riverrun.metadata.snapshot import BOOTSTRAP, InvalidSnapshot, Snapshot, SnapshotId
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
+from riverrun.placement.planner.stored_plan import AWAY, ROLLBACKS, SUGGESTION
 from riverrun.ports.aio import Yielder
 from riverrun.server.facts.metadata_events import (
     SCRAM_MECHANISMS,
@@ -289,6 +290,14 @@ def _level(level: int | None) -> dict[str, Any] | None:
     return None if level is None else {"level": level}
 
 
+_NOT_PLANS: Final = {
+    AWAY: "nodes that are away",
+    ROLLBACKS: "reasons of undone moves",
+    SUGGESTION: "suggestion to balance",
+}
+"""What is stored like a plan but is none."""
+
+
 def _config_change(
     key: ConfigKey, was: Mapping[str, str] | None, now: Mapping[str, str] | None, naming: Naming
 ) -> MetadataChange | None:
@@ -296,7 +305,7 @@ def _config_change(
     if kind is ConfigType.PLAN:
         return MetadataChange(
             kind="move",
-            subject=f"plan {name}",
+            subject=_NOT_PLANS.get(name, f"plan {name}"),
             before=None if was is None else {"parts": len(was)},
             after=None if now is None else {"parts": len(now)},
         )

@@ -46,6 +46,7 @@ from riverrun.metadata.schema.remove_user_scram_credential_record import (
 from riverrun.metadata.schema.unfence_broker_record import UnfenceBrokerRecord
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import TopicId
+from riverrun.placement.planner import stored_plan
 from riverrun.records.record import ControlType
 from riverrun.security.acls import AclOperation, AclPermission, PatternType, ResourceType
 from riverrun.wire.stored import read_body
@@ -242,8 +243,10 @@ class _BatchEvents:
         self, offset: int, kind: int, name: str, records: Sequence[ConfigRecord]
     ) -> None:
         if kind == ConfigType.PLAN:
-            text = f"The plan {name or '(suggestion)'} was updated."
-            self._event(offset, "move", text, name, records=len(records))
+            is_absence = name == stored_plan.AWAY
+            told = _absences(records) if is_absence else _stored_plan(name)
+            event_kind, subject, text = told
+            self._event(offset, event_kind, text, subject, records=len(records))
             return
         subject = resource_in_words(kind, name)
         values = {one.name: self._naming.value(one) for one in records}
@@ -289,6 +292,23 @@ class _BatchEvents:
             voters = [int(voter.id) for voter in read_voters(decoded.value)]
             text = f"The voters of the metadata quorum are {_listed(voters)}."
             self._event(decoded.offset, "quorum", text, "quorum", {"voters": voters})
+
+
+def _absences(records: Sequence[ConfigRecord]) -> tuple[str, str, str]:
+    """Kind, subject and text of the event: brokers are newly away, or back."""
+    parts = [f"node {one.name} is {'back' if one.value is None else 'away'}" for one in records]
+    subject = f"node {records[0].name}" if len(records) == 1 else "nodes"
+    return "broker", subject, f"The controller noted that {' and '.join(parts)}."
+
+
+def _stored_plan(name: str) -> tuple[str, str, str]:
+    match name:
+        case stored_plan.SUGGESTION:
+            return "move", name, "The controller's suggestion to balance was updated."
+        case stored_plan.ROLLBACKS:
+            return "move", name, "The reasons of the last undone moves changed."
+        case _:
+            return "move", name, f"The plan {name} was updated."
 
 
 _MANY: Final = {

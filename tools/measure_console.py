@@ -41,7 +41,7 @@ PAGES: Final = {
         ("history?series=bytes_in,bytes_out&minutes=60", 10.0),
         ("history?series=messages_in&minutes=60", 10.0),
         ("history?series=produce_p99,fetch_p99&minutes=60", 10.0),
-        ("history?series=requests&minutes=60", 10.0),
+        ("history?series=group_lag&minutes=60", 10.0),
         ("topics?sort=messages_in&order=desc&limit=5", 10.0),
         ("groups?sort=lag&order=desc&limit=5", 10.0),
     ),

@@ -73,6 +73,13 @@ def test_lag_of_a_group_is_drawn_as_a_curve(open_page: OpenPage) -> None:
     assert figure.locator("table tbody tr").count() >= 2, "the values are a table for readers"
 
 
+def test_overview_draws_throughput_and_lag(open_page: OpenPage) -> None:
+    console = open_page("overview")
+    for name in ("Traffic", "Records written", "Lag of all groups"):
+        figure = console.page.get_by_role("figure", name=name)
+        expect(figure.locator("canvas")).to_be_visible(timeout=60_000)
+
+
 def test_values_of_charts_for_readers_do_not_lengthen_the_page(open_page: OpenPage) -> None:
     """A table ignores a small height, so only a box around it can hide it."""
     console = open_page("groups/billing")

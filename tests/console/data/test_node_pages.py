@@ -59,6 +59,9 @@ def test_history_has_the_lag_of_a_group(node: Riverrun, rest: Caller, topic: str
         assert points("lag")[-1][1] == 9
         assert points("lag_seconds")[-1][1] >= 0
 
+        everyone = rest.get("history?minutes=5&series=group_lag")["series"]["group_lag"]["points"]
+        assert everyone[-1][1] >= 9, "the lag of all groups includes it"
+
 
 @pytest.mark.parametrize(
     "query",

@@ -107,6 +107,13 @@ def test_latencies_are_those_of_the_step() -> None:
     assert fast is not None and fast <= 0.5
 
 
+def test_lag_of_all_groups_is_added_up() -> None:
+    sampled = Sampled()
+    assert sampled.step()["group_lag"] == 0.0
+    sampled.delays = {"billing": GroupDelay(12, 3.5), "search": GroupDelay(30, 0.5)}
+    assert sampled.step()["group_lag"] == 42.0
+
+
 def test_offline_disk_and_groups() -> None:
     sampled = Sampled()
     sampled.space = None

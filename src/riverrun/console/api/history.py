@@ -14,7 +14,7 @@ from riverrun.console.routing import ApiEndpoint, ClusterRequest
 TAG: Final = "history"
 SERIES: Final = (
     "bytes_in", "bytes_out", "messages_in", "requests", "produce_p99", "fetch_p99",
-    "under_replicated", "connections", "cpu", "memory", "disk_used",
+    "under_replicated", "connections", "cpu", "memory", "disk_used", "group_lag",
 )  # fmt: skip
 TOPIC_SERIES: Final = ("bytes_in", "bytes_out", "messages_in")
 GROUP_SERIES: Final = ("lag", "lag_seconds")
@@ -50,7 +50,8 @@ class SeriesPoints(Struct, kw_only=True):
 
 
 class HistorySeries(Struct, kw_only=True):
-    """Rates are per second, latencies in ms, CPU in percent of one core, sizes in bytes."""
+    """Rates are per second, latencies in ms, CPU in percent of one core, sizes in bytes, lags in
+    records. ``group_lag`` is that of all groups together."""
 
     step_ms: int
     series: dict[str, SeriesPoints]

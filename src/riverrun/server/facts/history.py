@@ -52,8 +52,10 @@ NODE_SERIES: Final[Mapping[str, Join]] = {
     "cpu": mean,
     "memory": mean,
     "disk_used": mean,
+    "group_lag": mean,
 }
-"""Rates are per second, latencies in ms, CPU in percent of one core."""
+"""Rates are per second, latencies in ms, CPU in percent of one core, the lag of all groups in
+records."""
 TOPIC_SERIES: Final = ("bytes_in", "bytes_out", "messages_in")
 GROUP_SERIES: Final = ("lag", "lag_seconds")
 

@@ -106,6 +106,7 @@ class HistorySampler:
                 "cpu": 100 * (cpu_seconds - self._cpu_seconds) / seconds,
                 "memory": resident_bytes() or NOTHING,
                 "disk_used": NOTHING if space is None else space.total_bytes - space.usable_bytes,
+                "group_lag": sum(one.lag for one in delays.values()),
             }
         )
         self._requests, self._cpu_seconds = requests, cpu_seconds

@@ -119,6 +119,8 @@ def test_page_survives_the_death_of_its_node(open_page: OpenPage, cluster: Clust
         console.expect_text("does not respond")
         expect(console.heading("Overview")).to_be_visible()
         other.expect_text("2 / 3")
+        expect(other.page.get_by_role("columnheader", name="Leaders")).to_be_visible()
+        expect(other.page.get_by_role("columnheader", name="Version")).to_have_count(0)
     finally:
         cluster.nodes[3].restart()
         cluster.wait_healthy()

@@ -16,6 +16,9 @@ function state({ alive, cordoned, mode }) {
   return html`<${Status} kind=${!alive ? "bad" : word === "Alive" ? "good" : "care"}>${word}<//>`;
 }
 
+// The version of a node that does not respond is unknown.
+const versionsDiffer = (items) => new Set(items.map((row) => row.version).filter(Boolean)).size > 1;
+
 // Racks and versions are shown only where they tell something.
 const columnsFor = (items) => [
   column("node", "Node", ({ node, controller }) => html`<a class="name-cell" href=${link("node", { node })}>Node ${node}</a> ${controller && html`<${Badge} kind="accent" title="Active controller">controller<//>`}`),
@@ -28,7 +31,7 @@ const columnsFor = (items) => [
   number("bytes_out", "Out", rate),
   number("disk_used", "Data", bytes),
   column("disk_free", "Disk free", disk),
-  ...(items.some((row) => row.version !== items[0].version) ? [column("version", "Version", (row) => row.version ?? "–")] : []),
+  ...(versionsDiffer(items) ? [column("version", "Version", (row) => row.version ?? "–")] : []),
 ];
 
 export function NodesTable({ inUrl = false }) {

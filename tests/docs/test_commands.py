@@ -1,5 +1,6 @@
 """Every command line in the documentation names a command and options that exist."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from riverrun.cli.main import build
 from tests.docs.command_lines import CommandLine, command_lines, mistake
 
 ROOT = Path(__file__).parents[2]
+CONSOLE = ROOT / "src" / "riverrun" / "console"
+CODE = re.compile(r"<code>(riverrun [^<]+)</code>")
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
 
@@ -28,6 +31,17 @@ def test_commands_of_a_page_exist(path: Path, root: Any) -> None:
 def test_pages_have_commands() -> None:
     text = (ROOT / "docs" / "runbooks.md").read_text()
     assert sum(1 for _ in command_lines(text)) > 60
+
+
+def test_commands_that_the_console_names_exist(root: Any) -> None:
+    """Pages name them in <code>, and sentences of the server in backticks."""
+    files = [path for path in CONSOLE.rglob("*") if path.suffix in {".js", ".html", ".py"}]
+    named = [f"`{command}`" for path in files for command in CODE.findall(path.read_text())]
+    spoken = [path.read_text() for path in files if path.suffix == ".py"]
+    lines = [line for text in (*named, *spoken) for line in command_lines(text)]
+    assert len(named) >= 5
+    wrong = {line.text: found for line in lines if (found := mistake(root, line))}
+    assert not wrong
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ function Detail({ pipeline }) {
   return html`<${Panel}><${Facts} items=${[
     ["State", state(pipeline)],
     ["Rows", perSecond(pipeline.rows_per_second)],
-    ["Lag", plural(pipeline.lag ?? 0, "record")],
+    ["Lag", pipeline.lag === null ? "–" : plural(pipeline.lag, "record")],
     ["Failures", alarming(pipeline.failures)],
     ["Dead letters", alarming(pipeline.dead_letters)],
     ["Host", pipeline.host],

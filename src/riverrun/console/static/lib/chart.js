@@ -54,6 +54,9 @@ function resolvedColours(element) {
   return found;
 }
 
+// Points whose neighbours are missing: a line does not show them.
+const lonely = (plot, index) => plot.data[index].flatMap((value, at, values) => (value !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null ? [at] : []));
+
 const faint = (colour) => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.10)");
 
 function options(series, colours, unit, width, height, onCursor) {
@@ -77,7 +80,7 @@ function options(series, colours, unit, width, height, onCursor) {
         stroke: colours.series[index % COLOURS],
         fill: series.length <= 2 ? faint(colours.series[index % COLOURS]) : undefined,
         width: 1.5,
-        points: { show: false },
+        points: { show: false, filter: lonely, size: 4 },
       })),
     ],
     hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)] },
@@ -211,7 +214,7 @@ export function HistoryChart({ title, unit, series, params = {}, minutes, height
   if (resource.error?.status === 403 && !resource.data) return gap(html`<${Empty} title=${title} icon="acls">Your user may not see this curve: it needs the right Describe on the cluster.<//>`);
   if (resource.error && !resource.data) return gap(html`<p class="chart-title">${title}</p><${Failure} error=${resource.error} />`);
   if (!resource.data) return gap(null);
-  if (drawn.every((each) => each.points.length < 2)) return gap(html`<${Empty} title=${title} icon="overview">The first values appear after about 20 seconds.<//>`);
+  if (drawn.every((each) => each.points.length < 2)) return gap(html`<${Empty} title=${title} icon="overview">There are too few values in this time. A new node has the first ones after about 20 seconds.<//>`);
   return html`<${Chart} title=${title} unit=${unit} series=${drawn} height=${height} />`;
 }
 

@@ -21,7 +21,8 @@ def summary_of(results: Sequence[ScenarioResult], seconds: float) -> str:
     for result in results:
         counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return f"{len(results)} runs in {seconds / 60:.1f} minutes: {words}"
+    runs = "1 run" if len(results) == 1 else f"{len(results)} runs"
+    return f"{runs} in {seconds / 60:.1f} minutes: {words}"
 
 
 def report_content(results: Sequence[ScenarioResult], peer: str, seconds: float) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from riverrun.admin.reports import PublishedReport, publish_report, report_name
 from riverrun.admin.state_records import StateRecord, StateWriter, read_states
 from riverrun.chaos.publishing import publish as publish_results
+from riverrun.chaos.publishing import summary_of
 from riverrun.chaos.runner import ScenarioResult, ScenarioVerdict
 from riverrun.chaos.scenarios.catalog import ALL as SCENARIOS
 from riverrun.cli.support.client_config import ClusterAddress, command_properties
@@ -281,6 +282,7 @@ def test_chaos_run_publishes_its_verdict(node: Riverrun, rest: Caller) -> None:
     (item,) = until(reports, seconds=30, what="the report is listed")
     assert item["verdict"] == "broken"
     assert item["summary"] == "2 runs in 1.0 minutes: 1 holds, 1 broken"
+    assert summary_of([held], 30.0) == "1 run in 0.5 minutes: 1 holds"
     content = rest.get(f"reports/{item['name']}")["content"]
     assert [run["verdict"] for run in content["runs"]] == ["holds", "broken"]
     assert content["runs"][1]["problems"] == ["a record was lost"]

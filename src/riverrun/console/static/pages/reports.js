@@ -28,7 +28,7 @@ function List() {
   const [kind, setKind] = useQuery("kind");
   return html`<${Page} title="Reports" note="proofs by chaos runs and audits"><${WholeList} path="reports" label="Reports" columns=${columns} rowKey=${(row) => row.name} keep=${(row) => !kind || row.kind === kind} sort="created_ms" order="desc" every=${30_000}
     toolbar=${html`<${Segmented} label="Kind" value=${kind} options=${KINDS} onInput=${setKind} />`}
-    empty=${html`<${Empty} title="No reports" icon="reports">Publish one: <code>riverrun chaos run --publish</code> or <code>riverrun audit replicas --publish</code><//>`} /><//>`;
+    empty=${html`<${Empty} title="No reports" icon="reports">Publish one: <code>riverrun chaos run all --publish</code> or <code>riverrun audit replicas --publish</code><//>`} /><//>`;
 }
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.clusters import Cluster, serve_three
 from tests.console.browser.console_page import FLAGS, ConsolePage, secure_page
-from tests.console.browser.sample_data import write_samples
+from tests.console.browser.sample_data import publish_samples, write_samples
 from tests.peers import find_chromium, need
 from tests.secure_node import SecureNode
 
@@ -33,6 +33,7 @@ def cluster() -> Iterator[Cluster]:
     ):
         three.wait_healthy()
         write_samples(three.bootstrap)
+        publish_samples(three.bootstrap)
         yield three
 
 

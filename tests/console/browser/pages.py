@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.console.browser.sample_data import GROUP, TRANSACTIONAL_ID
+from tests.console.browser.sample_data import (
+    GROUP,
+    PIPELINE,
+    REPORT,
+    REPORT_TITLE,
+    TRANSACTIONAL_ID,
+)
 
 PAGES: dict[str, tuple[str, str]] = {
     "overview": ("overview", "Overview"),
@@ -21,7 +27,9 @@ PAGES: dict[str, tuple[str, str]] = {
     "transactions": ("transactions", "Transactions"),
     "transaction": (f"transactions/{TRANSACTIONAL_ID}", TRANSACTIONAL_ID),
     "pipelines": ("pipelines", "Pipelines"),
+    "pipeline": (f"pipelines/{PIPELINE}", PIPELINE),
     "reports": ("reports", "Reports"),
+    "report": (f"reports/{REPORT}", REPORT_TITLE),
     "users": ("users", "Users"),
     "acls": ("acls", "ACLs"),
     "quotas": ("quotas", "Quotas"),

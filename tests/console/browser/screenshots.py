@@ -1,7 +1,8 @@
 """`python -m tests.console.browser.screenshots`: the pictures of docs/console.md.
 
-Starts three nodes with traffic, a group that falls behind and a secure node, and writes each page
-in light and dark to docs/images. Look at the pictures before you keep them.
+Starts three nodes with traffic, a group that falls behind, a pipeline and a secure node, publishes
+the report of a chaos run, and writes each page in light and dark to docs/images. Look at the
+pictures before you keep them.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from tests.clusters import Cluster, serve_three
 from tests.console.browser.conftest import SETTINGS
 from tests.console.browser.console_page import FLAGS, ConsolePage, secure_page
 from tests.console.browser.pages import PAGES
-from tests.console.browser.sample_data import write_samples
+from tests.console.browser.sample_data import PIPELINE, write_samples
 from tests.peers import find_chromium
 from tests.secure_node import SecureNode
 
 IMAGES = Path(__file__).parents[3] / "docs/images"
 HISTORY_SECONDS = 150.0
+SCENARIO = "leader-killed"
+REPORT_TITLE = f"Chaos: {SCENARIO} on riverrun"
 SECURED = ("users", "acls", "quotas")
-PIPELINE = """\
+DECLARATION = """\
 [pipeline]
-name = "orders-to-table"
+name = "{name}"
 bootstrap = "{bootstrap}"
 
 [sources.orders]
@@ -89,7 +92,7 @@ def traffic(bootstrap: str) -> Iterator[None]:
 def pipeline(bootstrap: str, folder: Path) -> Iterator[None]:
     """A pipeline on Spark, from the orders to a table."""
     file = folder / "pipeline.toml"
-    file.write_text(PIPELINE.format(bootstrap=bootstrap, folder=folder))
+    file.write_text(DECLARATION.format(name=PIPELINE, bootstrap=bootstrap, folder=folder))
     with (folder / "pipeline.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "riverrun", "pipeline", "run", str(file)],
@@ -104,8 +107,23 @@ def pipeline(bootstrap: str, folder: Path) -> Iterator[None]:
         process.wait(60)
 
 
+def publish_report(bootstrap: str) -> None:
+    """Of a real run, on a cluster of its own."""
+    words = ["chaos", "run", SCENARIO, "--publish", "--bootstrap", bootstrap]
+    subprocess.run([sys.executable, "-m", "riverrun", *words], check=True)
+
+
+def place_of(console: ConsolePage, name: str) -> tuple[str, str]:
+    """The address and the heading of a page. The name of a report has the time in it."""
+    if name != "report":
+        return PAGES[name]
+    console.go("reports")
+    address = console.page.get_by_role("link", name=REPORT_TITLE).first.get_attribute("href")
+    return str(address).split("/ui/main/", 1)[1], REPORT_TITLE
+
+
 def shoot(console: ConsolePage, name: str, theme: str) -> None:
-    path, heading = PAGES[name]
+    path, heading = place_of(console, name)
     console.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     console.go(path)
     console.expect_heading(heading)
@@ -173,6 +191,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         cluster.wait_healthy()
         write_samples(cluster.bootstrap)
+        publish_report(cluster.bootstrap)
         with traffic(cluster.bootstrap), pipeline(cluster.bootstrap, Path(folder)):
             threading.Event().wait(HISTORY_SECONDS)
             shoot_cluster(browser, cluster)

@@ -54,6 +54,7 @@ class Coordinator:
         self.ids = 0
         self.requests: list[Any] = []
         self.heartbeat_received = asyncio.Event()
+        self.during_heartbeat: Callable[[], None] = lambda: None
         self.modules_of_node = self.modules()
 
     async def join(self, _: Any, __: Any, request: Any) -> JoinGroupResponse:
@@ -89,6 +90,7 @@ class Coordinator:
     async def heartbeat(self, _: Any, __: Any, request: Any) -> HeartbeatResponse:
         self.requests.append(request)
         self.heartbeat_received.set()
+        self.during_heartbeat()
         return HeartbeatResponse(error_code=self.heartbeats.pop(0) if self.heartbeats else NONE)
 
     async def commit(self, _: Any, __: Any, request: Any) -> OffsetCommitResponse:
@@ -209,6 +211,30 @@ def test_heartbeat_reports_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
         coordinator.heartbeat_received.clear()
         await coordinator.heartbeat_received.wait()
         alive.cancel()
+
+    run(scenario)
+
+
+def test_late_heartbeat_does_not_end_a_new_membership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group has lost its last rebalance in a failover, so the generation is the same."""
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.001)
+
+    async def scenario(coordinator: Coordinator, member: ConsumerMember) -> None:
+        await member.join()
+
+        def join_again() -> None:
+            member.member_id = "m2"
+            coordinator.during_heartbeat = next_received.set
+
+        next_received = asyncio.Event()
+        coordinator.during_heartbeat = join_again
+        coordinator.heartbeats = [ErrorCode.UNKNOWN_MEMBER_ID]
+        alive = asyncio.create_task(member.keep_alive())
+        await next_received.wait()
+        alive.cancel()
+        assert coordinator.requests[-1].member_id == "m2"
+        assert (member.member_id, member.generation) == ("m2", 1)
+        assert not member.must_rejoin.is_set()
 
     run(scenario)
 

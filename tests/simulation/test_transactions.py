@@ -120,6 +120,15 @@ def test_member_that_was_removed_from_its_group_commits_nothing() -> None:
     expect_no_failure(run_any(plan))
 
 
+def test_late_heartbeat_does_not_end_a_new_membership() -> None:
+    """It would leave a member without a generation, whose commits no coordinator checks."""
+    faults = parse_schedule(
+        "cut-responses@0.9+2.339:node-1,node-2|node-3 terminate@5.205+1.799:node-1"
+    )
+    plan = draw_cluster_plan(159, 3, has_transactions=True)
+    expect_no_failure(run_any(dataclasses.replace(plan, faults=faults)))
+
+
 @pytest.mark.timeout(BUDGET_SECONDS + 900)  # the budget, and time to shrink a failure
 def test_transactions_hold_under_random_faults() -> None:
     budget = f"--budget={BUDGET_SECONDS}"

@@ -89,8 +89,8 @@ class ConsumerMember:
             if joined is None:
                 continue
             synced = await self._sync_once(joined)
-            if synced is None:
-                continue
+            if synced is None or self.generation < 0:
+                continue  # Also if a heartbeat has reported meanwhile that the membership is lost.
             self.assignment = read_assignment(synced.assignment)
             self.must_rejoin.clear()
             self._is_joining = False
@@ -237,14 +237,16 @@ class ConsumerMember:
         return await self._pool.try_again(once)
 
     async def _send_heartbeat(self) -> None:
-        generation = self.generation
+        asked = self.member_id, self.generation
         message = HeartbeatRequest(
-            group_id=self._group, generation_id=generation, member_id=self.member_id
+            group_id=self._group, generation_id=self.generation, member_id=self.member_id
         )
         response = await self._request(ApiKey.HEARTBEAT, message, timeout_s=RESPONSE_S_MAX)
         code: ErrorCode = response.error_code
-        if generation != self.generation:
-            return  # We have joined again meanwhile: the response belongs to the old generation.
+        if asked != (self.member_id, self.generation):
+            # We have joined again meanwhile: the response belongs to the old membership. A group
+            # that lost its last rebalance in a failover uses the number of a generation again.
+            return
         if code in _JOIN_AGAIN:
             self._note_error(code)
         elif code is not ErrorCode.NONE:

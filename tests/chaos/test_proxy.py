@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,41 @@ def test_proxy_forwards_both_directions(echo: Echo) -> None:
         received += near.recv(65536)
     near.shutdown(socket.SHUT_WR)
     assert far.recv(10) == b""
+
+
+def test_connection_that_both_sides_end_is_closed_after_its_last_byte(echo: Echo) -> None:
+    descriptors = Path(f"/proc/{echo.network.pid}/fd")
+    first = echo.connect()
+    before = len(list(descriptors.iterdir()))
+    for _ in range(5):
+        near, far = echo.connect()
+        near.shutdown(socket.SHUT_WR)
+        assert far.recv(10) == b""
+        sender = threading.Thread(target=_send_and_close, args=(far, b"answer" * 500_000))
+        sender.start()
+        received = 0
+        while data := near.recv(65536):
+            received += len(data)
+        assert received == 3_000_000
+        sender.join()
+        near.close()
+    until(
+        lambda: len(list(descriptors.iterdir())) <= before,
+        seconds=5,
+        what="the proxy closes its sockets",
+    )
+    assert not _is_closed(first)
+
+
+def _send_and_close(end: socket.socket, data: bytes) -> None:
+    end.sendall(data)
+    end.close()
+
+
+def _is_closed(ends: tuple[socket.socket, socket.socket]) -> bool:
+    near, far = ends
+    near.sendall(b"still open")
+    return far.recv(10) != b"still open"
 
 
 def test_hold_delays_one_direction(echo: Echo) -> None:

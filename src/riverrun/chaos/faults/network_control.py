@@ -42,6 +42,11 @@ class NetworkControl:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The proxy process."""
+        return self._process.pid
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -143,6 +143,8 @@ class ProxyEnd(asyncio.Protocol):
         if self._is_ended and not self._waiting and other.transport.can_write_eof():
             with contextlib.suppress(OSError):
                 other.transport.write_eof()
+            if other._is_ended and not other._waiting:
+                self.link.close()
 
     def reset(self) -> None:
         if self.transport is not None:
@@ -159,6 +161,7 @@ class ProxyLink:
         self.network, self.route = network, route
         self.has_lost = False
         self.is_half_open = False
+        self.is_ended = False
         self.is_passable = asyncio.Event()
         """Set when both directions are open, or when the connection is closed."""
         self.ends: list[ProxyEnd] = []
@@ -190,13 +193,21 @@ class ProxyLink:
 
     def end_lost(self, end: ProxyEnd) -> None:
         self.look_if_node(end)
-        if not self.is_half_open:
+        if not self.is_half_open and not self.is_ended:
             self.reset()
 
     def half_open(self) -> None:
         """Close the node's end only."""
         self.is_half_open = True
         self.ends[1].reset()
+
+    def close(self) -> None:
+        """Close both ends after their last bytes, because both sides have ended the connection."""
+        self.is_ended = True
+        self.network.links.pop(self, None)
+        for end in self.ends:
+            if end.transport is not None:
+                end.transport.close()
 
     def reset(self) -> None:
         self.network.links.pop(self, None)

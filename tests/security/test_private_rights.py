@@ -68,6 +68,9 @@ CALLS = (
         ApiKey.DESCRIBE_NODE, DescribeNodeRequest(subject="node"), (DESCRIBE,), (CLUSTER_FAILED,)
     ),
     PrivateCall(
+        ApiKey.DESCRIBE_NODE, DescribeNodeRequest(subject="traffic"), (DESCRIBE,), (CLUSTER_FAILED,)
+    ),
+    PrivateCall(
         ApiKey.DESCRIBE_NODE, DescribeNodeRequest(subject="history"), (DESCRIBE,), (CLUSTER_FAILED,)
     ),
     PrivateCall(

@@ -20,6 +20,7 @@ from riverrun.server.facts.sampler import (
     quantile_of,
     resident_bytes,
 )
+from riverrun.server.facts.traffic import TrafficMeans
 from riverrun.server.metrics.topic_traffic import TopicsTraffic
 from riverrun.storage.space_monitor import DiskSpace
 from tests.server.fakes import FakeClock
@@ -48,12 +49,13 @@ class Sampled:
             traffic=self.traffic.all_topics,
             fetches=self.traffic.fetch_seconds,
             connections=lambda: 7,
-            partitions=lambda: [dict(enumerate(partitions or []))],
+            partitions=lambda: [("orders", dict(enumerate(partitions or [])))],
             delays=delays,
             space=space,
         )
         self.produces = sources.produces
-        self.sampler = HistorySampler(self.history, sources, self.clock)
+        self.means = TrafficMeans()
+        self.sampler = HistorySampler(self.history, self.means, sources, self.clock)
 
     def step(self) -> dict[str, float | None]:
         self.clock.now += 10
@@ -84,6 +86,25 @@ def test_rates_are_the_growth_of_counters() -> None:
     assert found["disk_used"] == 60.0
     assert found["produce_p99"] is None
     assert sampled.topic("orders") == 500.0
+
+
+def test_means_have_the_rate_of_each_partition_that_the_node_leads() -> None:
+    def partition(is_leader: bool) -> Any:
+        image = SimpleNamespace(replication_factor=1)
+        return SimpleNamespace(is_leader=is_leader, isr=range(1), image=image)
+
+    sampled = Sampled([partition(True), partition(True), partition(False)])
+    appended = sampled.metrics.counter("riverrun_replica_fetch_bytes_total", "Appended.")
+    copied = sampled.metrics.counter("riverrun_reassignment_received_bytes_total", "Copied.")
+    sampled.traffic["orders"].bytes_in += 4000
+    sampled.traffic["orders"].bytes_out += 2000
+    appended.value, copied.value = 3000, 1000
+    sampled.step()
+    assert dict(sampled.means.topics())["orders"] == pytest.approx((200, 100))
+    found = sampled.means.totals()
+    assert found.seconds == 10.0
+    assert found.bytes_in == pytest.approx(400)
+    assert found.bytes_replicated == pytest.approx(200), "without the copies of moves"
 
 
 def test_topic_that_was_created_again_counts_from_zero() -> None:

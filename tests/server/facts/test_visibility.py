@@ -1,11 +1,14 @@
-"""Who may see which events of the metadata log: the rights of Kafka's own requests decide."""
+"""Who may see which events of the metadata log, and the traffic of which topics: the rights of
+Kafka's own requests decide."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from riverrun.metadata.delta import Delta
@@ -26,9 +29,12 @@ from riverrun.metadata.schema.remove_delegation_token_record import RemoveDelega
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import LeaderEpoch, Offset
 from riverrun.placement.planner.stored_plan import AWAY
+from riverrun.placement.traffic import BrokerTraffic
+from riverrun.ports.clock import SystemClock
 from riverrun.security.acls import AclOperation, AclPermission, PatternType, ResourceType
 from riverrun.security.principal import Principal
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.facts.history import TopicRates
 from riverrun.server.facts.metadata_diff import changes_between
 from riverrun.server.facts.metadata_events import (
     HIDDEN,
@@ -37,8 +43,11 @@ from riverrun.server.facts.metadata_events import (
     events_of_batch,
 )
 from riverrun.server.facts.timeline import naming_for
+from riverrun.server.facts.traffic import TrafficMeans
+from riverrun.server.requests.describe_node import handle
 from riverrun.server.security.access import AccessControl
 from riverrun.server.security.settings import AuthorizationSettings
+from riverrun.wire.private.describe_node_request import DescribeNodeRequest
 from tests.cluster.fakes import make_configs
 
 ORDERS, SECRETS = UUID(int=5), UUID(int=6)
@@ -221,3 +230,20 @@ def test_a_difference_has_the_visible_changes_alone() -> None:
     assert subjects() == []
     assert subjects(on_topic(AclOperation.DESCRIBE, "orders")) == ["orders-0", "topic orders"]
     assert subjects(DESCRIBE_CONFIGS) == ["user bob"]
+
+
+def test_traffic_has_the_topics_that_may_be_described() -> None:
+    means = TrafficMeans()
+    rates = {name: TopicRates(100.0, 50.0) for name in ("orders", "secrets")}
+    led = {"orders": 1, "secrets": 1}
+    means.add(10.0, 10.0, rates=rates, counted=rates, led=led, bytes_replicated=0.0)
+
+    def answered(*rights: Right) -> BrokerTraffic:
+        services = services_with(*rights)
+        services.clock, services.facts = SystemClock(), SimpleNamespace(traffic=means)
+        response = asyncio.run(handle(services, ANN, DescribeNodeRequest(subject="traffic")))
+        return msgspec.json.decode(response.content, type=BrokerTraffic)
+
+    assert answered().topics == {}
+    assert answered().bytes_in == pytest.approx(200.0), "the node as a whole"
+    assert list(answered(on_topic(AclOperation.DESCRIBE, "orders")).topics) == ["orders"]

@@ -14,6 +14,7 @@ from riverrun.ports.aio import OwnedTasks
 from riverrun.server.facts.connections import ClientConnections
 from riverrun.server.facts.history import GroupDelay, NodeHistory
 from riverrun.server.facts.sampler import HistorySampler, HistorySources, resident_bytes
+from riverrun.server.facts.traffic import TrafficMeans
 
 if TYPE_CHECKING:
     from riverrun.server.metrics.group_lag import GroupLag
@@ -52,6 +53,8 @@ class NodeFacts:
         self._logs = services.logs
         self.connections = ClientConnections(listener, services.clock)
         self.history = NodeHistory() if services.settings.metrics.has_history else None
+        self.traffic = TrafficMeans()
+        """Without values if there is no history."""
         self.comparison_turn = asyncio.Lock()
         """Comparisons of metadata need memory, so they run one by one."""
         self._started_at = services.clock.monotonic()
@@ -70,11 +73,11 @@ class NodeFacts:
             traffic=services.topics_traffic.all_topics,
             fetches=services.topics_traffic.fetch_seconds,
             connections=lambda: self.connections.count,
-            partitions=services.replicas.by_name.values,
+            partitions=services.replicas.by_name.items,
             delays=delays,
             space=self.space,
         )
-        sampler = HistorySampler(self.history, sources, self._clock)
+        sampler = HistorySampler(self.history, self.traffic, sources, self._clock)
         tasks.start(sampler.run(), name="history")
 
     async def space(self) -> DiskSpace | None:

@@ -1,4 +1,5 @@
-"""Adds a step to the history every ten seconds, from the counters that the node keeps anyway.
+"""Adds a step to the history and to the means of traffic every ten seconds, from the counters that
+the node keeps anyway.
 
 Work that depends on the number of partitions is done in slices. No slice takes two milliseconds on
 a node with 1,000 busy topics and 200 groups.
@@ -18,6 +19,7 @@ from riverrun.ports.aio import Yielder
 from riverrun.ports.metrics import Histogram, Metrics
 from riverrun.server.facts.history import GroupDelay, NodeHistory, TopicRates
 from riverrun.server.facts.series import NOTHING, STEP_MS
+from riverrun.server.facts.traffic import TrafficMeans
 from riverrun.server.metrics.topic_traffic import TopicTraffic
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 QUANTILE: Final = 0.99
 MEMORY_FILE: Final = Path("/proc/self/statm")
 REQUESTS: Final = "riverrun_requests_total"
+FOLLOWED_BYTES: Final = "riverrun_replica_fetch_bytes_total"
+COPIED_BYTES: Final = "riverrun_reassignment_received_bytes_total"
 NOT_COUNTED: Final = (0, 0, 0)
 
 
@@ -41,12 +45,12 @@ class HistorySources:
         traffic: Callable[[], Iterable[tuple[str, TopicTraffic]]],
         fetches: Histogram,
         connections: Callable[[], int],
-        partitions: Callable[[], Iterable[Mapping[int, Partition]]],
+        partitions: Callable[[], Iterable[tuple[str, Mapping[int, Partition]]]],
         delays: Callable[[], Awaitable[Mapping[str, GroupDelay]]],
         space: Callable[[], Awaitable[DiskSpace | None]],
     ) -> None:
-        """``partitions`` are those of each topic. ``delays`` measures the lag of groups. ``space``
-        is None while the disk is offline."""
+        """``partitions`` are those of each topic by name. ``delays`` measures the lag of groups.
+        ``space`` is None while the disk is offline."""
         self.metrics = metrics
         self.traffic = traffic
         self.fetches = fetches
@@ -62,14 +66,18 @@ class HistorySources:
 class HistorySampler:
     """``run`` samples until cancelled."""
 
-    def __init__(self, history: NodeHistory, sources: HistorySources, clock: Clock) -> None:
+    def __init__(
+        self, history: NodeHistory, traffic: TrafficMeans, sources: HistorySources, clock: Clock
+    ) -> None:
         self._history = history
+        self._traffic = traffic
         self._sources = sources
         self._clock = clock
         self._at = clock.monotonic()
         self._counted: dict[str, tuple[int, int, int]] = {}
         """Bytes in, bytes out and records in of each topic at the last step."""
         self._requests = _total(sources.metrics, REQUESTS)
+        self._followed = _followed_bytes(sources.metrics)
         self._cpu_seconds = time.process_time()
         self._produces = LatencyWindow(sources.produces)
         self._fetches = LatencyWindow(sources.fetches)
@@ -86,13 +94,14 @@ class HistorySampler:
         # What takes time comes first, so that the values of a step are of the same moment.
         delays = await sources.delays()
         space = await sources.space()
-        under_replicated = await self._count_under_replicated()
+        led, under_replicated = await self._count_led()
         if not history.begin_step(self._clock.now_ms()):
             return
         now = self._clock.monotonic()
         seconds, self._at = max(now - self._at, 0.001), now
         rates = self._count_traffic(seconds)
         requests, cpu_seconds = _total(sources.metrics, REQUESTS), time.process_time()
+        followed = _followed_bytes(sources.metrics)
         history.put_node(
             {
                 "bytes_in": sum(one.bytes_in for one in rates.values()),
@@ -110,6 +119,16 @@ class HistorySampler:
             }
         )
         self._requests, self._cpu_seconds = requests, cpu_seconds
+        await asyncio.sleep(0)
+        self._traffic.add(
+            now,
+            seconds,
+            rates=rates,
+            counted=self._counted,
+            led=led,
+            bytes_replicated=max(followed - self._followed, 0) / seconds,
+        )
+        self._followed = followed
         await asyncio.sleep(0)
         history.put_topics(rates, self._counted)
         await asyncio.sleep(0)
@@ -130,15 +149,20 @@ class HistorySampler:
         self._counted = counted
         return rates
 
-    async def _count_under_replicated(self) -> int:
-        yielder, count = Yielder(self._clock), 0
+    async def _count_led(self) -> tuple[dict[str, int], int]:
+        """The partitions that the node leads, by topic, and how many are not fully replicated."""
+        yielder, led, under_replicated = Yielder(self._clock), dict[str, int](), 0
         # Copies, because partitions come and go while this yields to the event loop.
-        for held in list(self._sources.partitions()):
+        for topic, held in list(self._sources.partitions()):
+            leads = 0
             for partition in list(held.values()):
-                if partition.is_leader and len(partition.isr) < partition.image.replication_factor:
-                    count += 1
+                if partition.is_leader:
+                    leads += 1
+                    under_replicated += len(partition.isr) < partition.image.replication_factor
                 await yielder.step()
-        return count
+            if leads:
+                led[topic] = leads
+        return led, under_replicated
 
 
 class LatencyWindow:
@@ -183,3 +207,8 @@ def resident_bytes() -> int | None:
 def _total(metrics: Metrics, name: str) -> int:
     family = metrics.families.get(name)
     return 0 if family is None else sum(counter.value for counter in family.counters.values())
+
+
+def _followed_bytes(metrics: Metrics) -> int:
+    """Bytes appended as a follower, without the copies of moves, which end."""
+    return _total(metrics, FOLLOWED_BYTES) - _total(metrics, COPIED_BYTES)

@@ -1,9 +1,11 @@
-"""DescribeNode: our own API, by which the console learns what only this node knows.
+"""DescribeNode: our own API, by which others learn what only this node knows.
 
 Version 0, not advertised. It needs the right to describe the cluster. Subjects:
 
 * ``node``: version, start, memory and disk.
 * ``history``: series of the last 24 hours, of the node, of a topic or of a group.
+* ``traffic``: means of the last minutes, of the node and of the partitions that it leads, by topic:
+  for plans and placement. Topics that the principal may not describe are left out.
 * ``connections``: the clients that are connected; or the members of the groups coordinated here
   that the principal may describe.
 * ``timeline``: events of the metadata log; ``diff``: the metadata at two offsets compared. Both
@@ -19,8 +21,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.placement.traffic import BrokerTraffic
+from riverrun.ports.aio import Yielder
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.facts.connections import (
@@ -38,6 +43,7 @@ from riverrun.server.facts.history import (
 from riverrun.server.facts.metadata_diff import DiffQuery, MetadataComparer
 from riverrun.server.facts.series import STEP_MS
 from riverrun.server.facts.timeline import TimelineQuery, naming_for, read_timeline
+from riverrun.server.facts.visibility import MetadataVisibility
 from riverrun.server.services import BrokerServices
 from riverrun.wire.private.describe_node_request import DescribeNodeRequest
 from riverrun.wire.private.describe_node_response import DescribeNodeResponse
@@ -65,6 +71,10 @@ class HistoryPoints(Struct, frozen=True, kw_only=True):
     step_ms: int
     first_ms: int
     series: dict[str, list[float | None]]
+
+
+class TrafficQuery(Struct, frozen=True, kw_only=True):
+    topics: bool = True
 
 
 class ConnectionQuery(Struct, frozen=True, kw_only=True):
@@ -96,6 +106,8 @@ async def _describe(
     match request.subject:
         case "node":
             return await services.facts.described(services)
+        case "traffic":
+            return await _traffic(services, context, _query(request, TrafficQuery))
         case "connections":
             return _connections(services, context, _query(request, ConnectionQuery))
         case "timeline":
@@ -167,6 +179,21 @@ def _check(query: HistoryQuery, known: Sequence[str]) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"step_seconds must be from 1 to {STEP_SECONDS_MAX}."
         )
+
+
+async def _traffic(
+    services: BrokerServices, context: RequestContext, query: TrafficQuery
+) -> BrokerTraffic:
+    """Nothing is measured without a history (``metrics.history.enable``)."""
+    means = services.facts.traffic
+    topics: dict[str, tuple[float, float]] = {}
+    if query.topics:
+        visible, yielder = MetadataVisibility(services, context), Yielder(services.clock)
+        for topic, rates in means.topics():
+            if visible.sees_topic(topic):
+                topics[topic] = rates
+            await yielder.step()
+    return replace(means.totals(), topics=topics)
 
 
 def _connections(

@@ -147,3 +147,25 @@ def test_measured_disks_and_declared_capacities_decide() -> None:
     declared = replayed(image, [setting("2", "broker.capacity.disk.bytes", "21")])
     new = NewReplicas(make_configs(), declared, SeededRandomness(), state)
     assert new.place(partitions=1, replicas=1) == [(1,)]
+
+
+def test_measured_traffic_decides_when_it_is_much() -> None:
+    state = PlacementState()
+    idle = BrokerLoad(bytes_in=0.0, bytes_out=0.0, replicas=2)
+    image = cluster(P(1, (1, 2)), P(2, (1, 2), replicas=(2, 1)), brokers=(1, 2))
+
+    def placed(bytes_in: float, *settings: ConfigRecord) -> set[int]:
+        """The brokers that one new partition may get, if broker 1 takes so much."""
+        state.loads = {NodeId(1): replace(idle, bytes_in=bytes_in), NodeId(2): idle}
+        changed = replayed(image, settings)
+        return {
+            NewReplicas(make_configs(), changed, SeededRandomness(seed), state).place(
+                partitions=1, replicas=1
+            )[0][0]
+            for seed in range(20)
+        }
+
+    assert placed(1_000.0) == {1, 2}, "little traffic leaves the choice to chance"
+    assert placed(80_000_000.0) == {2}
+    large = setting("1", "broker.capacity.bytes.in", "100000000000")
+    assert placed(80_000_000.0, large) == {1, 2}

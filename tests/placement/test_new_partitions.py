@@ -337,3 +337,20 @@ def test_explanation_gives_counts_and_reasons() -> None:
     assert first.is_leader
     assert first.reason.startswith("fewest leaders among its replicas, new rack rack")
     assert told.brokers[3].note == "fenced: used only if there are too few others, never leads"
+
+
+def test_explanation_names_the_resource_that_decides() -> None:
+    known = [
+        replace(
+            one,
+            replicas=4,
+            load=BrokerLoad(bytes_in=rate, bytes_in_capacity=100.0, replicas=4),
+        )
+        for one, rate in zip(brokers(3), (90.0, 10.0, 20.0), strict=True)
+    ]
+    told = explain(known, partitions=1, replicas=1, policy=PlacementPolicy.RESOURCE_AWARE, seed=1)
+    assert told.partitions[0][0].broker != 0
+    assert [one.note for one in told.brokers] == ["bytes in decides: 2.25 of the mean", "", ""]
+    assert [one.bytes_in for one in told.brokers] == [90.0, 10.0, 20.0]
+    by_count = explain(known, partitions=1, replicas=1, policy=PlacementPolicy.RACK_AWARE, seed=1)
+    assert {one.note for one in by_count.brokers} == {""}

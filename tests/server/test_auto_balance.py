@@ -43,11 +43,11 @@ class Harness:
             configs,
             BalanceSettings.from_texts(texts),
             self.clock,
-            sizes=self._sizes,
+            loads=self._loads,
             planner=self._plan,
         )
 
-    async def _sizes(self) -> PartitionLoads:
+    async def _loads(self) -> PartitionLoads:
         return {(NAME, n): PartitionLoad(size_bytes=100.0) for n in range(8)}
 
     async def _plan(self, task: PlanTask) -> Plan:

@@ -16,6 +16,7 @@ from riverrun.admin.broker_settings import MODE
 from riverrun.admin.requests import ask_each
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode
+from riverrun.placement.traffic import BrokerTraffic
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.private.describe_node_request import DescribeNodeRequest
 
@@ -65,3 +66,13 @@ async def ask_facts(
         for node, answer in answers.items()
         if answer.error_code is ErrorCode.NONE
     }
+
+
+async def ask_traffic(
+    pool: ConnectionPool, nodes: Iterable[int], *, has_topics: bool
+) -> dict[int, BrokerTraffic]:
+    """The measured traffic of riverrun nodes. Older versions, and nodes that have just started, are
+    left out."""
+    query = {"topics": has_topics}
+    found = await ask_facts(pool, nodes, "traffic", query, BrokerTraffic)
+    return {node: one for node, one in found.items() if one.is_measured}

@@ -15,6 +15,9 @@ DISK_CEILING: Final = 0.85
 SIGNIFICANT_USE: Final = 0.25
 """Below this mean utilisation a resource is plentiful and hardly affects placement."""
 
+DISK: Final = "disk"
+RESOURCES: Final = (DISK, "bytes in", "bytes out")
+
 
 class Availability(StrEnum):
     """What a broker may be used for."""
@@ -54,7 +57,7 @@ class BrokerLoad(Struct, frozen=True, kw_only=True):
     replicas: int | None = None
 
     def resources(self) -> tuple[tuple[float | None, float | None], ...]:
-        """Use and capacity of disk, bytes in, and bytes out."""
+        """Use and capacity, in the order of RESOURCES."""
         return (
             (self.disk_bytes, self.disk_capacity),
             (self.bytes_in, self.bytes_in_capacity),
@@ -94,6 +97,7 @@ class Scores:
         self._weights = [one.weight for one in brokers]
         self._mean = max((sum(self._counts) + added) / max(sum(self._weights), 1e-9), 1e-9)
         self._uses: list[list[float]] = []
+        self._names: list[str] = []
         self._steps: list[list[float]] = []
         self.is_full = [False] * len(brokers)
         if with_resources:
@@ -101,7 +105,8 @@ class Scores:
 
     def _measure(self, brokers: Sequence[PlacementBroker]) -> None:
         loads = [one.load or BrokerLoad() for one in brokers]
-        for place, pairs in enumerate(zip(*(load.resources() for load in loads), strict=True)):
+        rows = zip(*(load.resources() for load in loads), strict=True)
+        for name, pairs in zip(RESOURCES, rows, strict=False):
             known = [(use, size) for use, size in pairs if use is not None and size]
             if not brokers or len(known) < len(brokers):
                 continue
@@ -115,9 +120,10 @@ class Scores:
                 (use + each * max(new, 0)) / size
                 for (use, size), new in zip(known, since, strict=True)
             ]
-            if place == 0:
+            if name == DISK:
                 self.is_full = [use > DISK_CEILING for use in uses]
             scale = max(sum(uses) / len(uses), SIGNIFICANT_USE)
+            self._names.append(name)
             self._uses.append([use / scale for use in uses])
             self._steps.append([each / size / scale for _, size in known])
 
@@ -126,6 +132,17 @@ class Scores:
         for uses in self._uses:
             score = max(score, uses[index])
         return score
+
+    def scarcest(self, index: int) -> tuple[str, float] | None:
+        """The resource that determines the cost, with its load relative to the mean; None if that
+        is the number of replicas."""
+        found = max(
+            ((uses[index], name) for name, uses in zip(self._names, self._uses, strict=True)),
+            default=None,
+        )
+        if found is None or found[0] < self[index]:
+            return None
+        return found[1], found[0]
 
     def add(self, index: int) -> None:
         """Count one more replica."""

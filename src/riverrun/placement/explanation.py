@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import Availability, PlacementBroker, PlacementPolicy, Scores
 from riverrun.placement.new_partitions import Choice, Placement, place
+
+NOTED_LOAD: Final = 1.1
+"""A resource is named if it decides, and the broker has so much more of it than the mean."""
 
 
 class ExplainedReplica(Struct, frozen=True, kw_only=True):
@@ -28,6 +32,9 @@ class BrokerChange(Struct, frozen=True, kw_only=True):
     replicas_after: int
     leaders_before: int
     leaders_after: int
+    bytes_in: float | None
+    bytes_out: float | None
+    """Measured bytes per second; None if they are not known."""
     note: str
 
 
@@ -96,7 +103,7 @@ def _changes(
 ) -> tuple[BrokerChange, ...]:
     replicas = Counter(node for nodes in placement.assignments for node in nodes)
     leaders = Counter(nodes[0] for nodes in placement.assignments)
-    full = Scores(brokers, 0, with_resources=policy is PlacementPolicy.RESOURCE_AWARE).is_full
+    scores = Scores(brokers, 0, with_resources=policy is PlacementPolicy.RESOURCE_AWARE)
     return tuple(
         BrokerChange(
             broker=one.id,
@@ -106,16 +113,24 @@ def _changes(
             replicas_after=one.replicas + replicas[one.id],
             leaders_before=one.leaders,
             leaders_after=one.leaders + leaders[one.id],
-            note=_note(one, is_full=is_full),
+            bytes_in=None if one.load is None else one.load.bytes_in,
+            bytes_out=None if one.load is None else one.load.bytes_out,
+            note=_note(one, scores, at),
         )
-        for one, is_full in sorted(zip(brokers, full, strict=True), key=lambda pair: pair[0].id)
+        for at, one in sorted(enumerate(brokers), key=lambda pair: pair[1].id)
     )
 
 
-def _note(broker: PlacementBroker, *, is_full: bool) -> str:
+def _note(broker: PlacementBroker, scores: Scores, index: int) -> str:
     match broker.availability:
         case Availability.ACTIVE:
-            return "disk is nearly full: used only where a rack requires it" if is_full else ""
+            if scores.is_full[index]:
+                return "disk is nearly full: used only where a rack requires it"
+            scarcest = scores.scarcest(index)
+            if scarcest is None or scarcest[1] < NOTED_LOAD:
+                return ""
+            name, load = scarcest
+            return f"{name} decides: {load:.2f} of the mean"
         case Availability.FENCED:
             return "fenced: used only if there are too few others, never leads"
         case Availability.CORDONED:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from riverrun.admin.broker_settings import CORDONED, DECOMMISSIONING, MODE, ask_broker_settings
+from riverrun.admin.node_facts import ask_traffic, is_riverrun
 from riverrun.admin.requests import ask_each, check
-from riverrun.admin.tables import Cell, Table, counted
+from riverrun.admin.tables import ByteCount, Cell, Table, counted
 from riverrun.admin.topics.admin import creation_request
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode
@@ -28,6 +29,7 @@ from riverrun.placement.brokers import (
 )
 from riverrun.placement.explanation import PlacementExplanation, explain
 from riverrun.placement.settings import PlacementSettings
+from riverrun.placement.traffic import BrokerTraffic
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_topics_response import CreateTopicsResponse
 from riverrun.wire.messages.describe_cluster_request import DescribeClusterRequest
@@ -65,6 +67,7 @@ class PlacementPreview:
                     "id": one.broker, "rack": one.rack, "state": one.availability.value,
                     "replicas_before": one.replicas_before, "replicas_after": one.replicas_after,
                     "leaders_before": one.leaders_before, "leaders_after": one.leaders_after,
+                    "bytes_in": one.bytes_in, "bytes_out": one.bytes_out,
                     "note": one.note or None,
                 }
                 for one in told.brokers
@@ -135,8 +138,9 @@ async def _brokers(pool: ConnectionPool) -> tuple[list[PlacementBroker], Placeme
     metadata = await pool.metadata(None)
     holds, leads = _counts(metadata)
     live = [row.broker_id for row in cluster.brokers if not row.is_fenced]
-    settings, avoided = await _settings(pool, live)
-    loads = await _loads(pool, settings, holds)
+    settings, avoided, own = await _settings(pool, live)
+    traffic = await ask_traffic(pool, own, has_topics=False)
+    loads = await _loads(pool, settings, holds, traffic)
     brokers = [
         PlacementBroker(
             id=NodeId(row.broker_id),
@@ -162,9 +166,9 @@ def _counts(metadata: MetadataResponse) -> tuple[Counter[int], Counter[int]]:
 
 async def _settings(
     pool: ConnectionPool, nodes: Sequence[int]
-) -> tuple[dict[int, PlacementSettings], dict[int, Availability]]:
-    """The settings of each broker, and the brokers that are being decommissioned or cordoned. Each
-    reports its own settings; those of a silent one count as defaults."""
+) -> tuple[dict[int, PlacementSettings], dict[int, Availability], list[int]]:
+    """The settings of each broker, the brokers that are being decommissioned or cordoned, and those
+    of riverrun. Each reports its own settings; those of a silent one count as defaults."""
     wanted = (MODE, CORDONED, *(one.name for one in PlacementSettings.declared()))
     settings = await ask_broker_settings(pool, nodes, wanted)
     found: dict[int, PlacementSettings] = {}
@@ -179,13 +183,16 @@ async def _settings(
             found[node] = PlacementSettings.from_texts(texts)
         except SettingError:
             found[node] = PlacementSettings()
-    return found, avoided
+    return found, avoided, [node for node, rows in settings.items() if is_riverrun(rows)]
 
 
 async def _loads(
-    pool: ConnectionPool, settings: Mapping[int, PlacementSettings], holds: Mapping[int, int]
+    pool: ConnectionPool,
+    settings: Mapping[int, PlacementSettings],
+    holds: Mapping[int, int],
+    traffic: Mapping[int, BrokerTraffic],
 ) -> dict[int, BrokerLoad]:
-    """The disks of the brokers that respond, as the controller measures them."""
+    """The load of the brokers that respond, as the controller measures it."""
     messages = {node: DescribeLogDirsRequest(topics=()) for node in settings}
     answers, _ = await ask_each(
         pool, messages, ApiKey.DESCRIBE_LOG_DIRS, limit_s=ANSWER_SECONDS_MAX
@@ -195,11 +202,15 @@ async def _loads(
         rows = [row for row in answer.results if row.error_code is ErrorCode.NONE]
         if rows and all(row.total_bytes >= 0 and row.usable_bytes >= 0 for row in rows):
             total = sum(row.total_bytes for row in rows)
-            found[node] = BrokerLoad(
+            rates = traffic.get(node)
+            measured = BrokerLoad(
                 disk_bytes=total - sum(row.usable_bytes for row in rows),
-                disk_capacity=settings[node].disk_bytes or total,
+                disk_capacity=total,
+                bytes_in=None if rates is None else rates.bytes_taken,
+                bytes_out=None if rates is None else rates.bytes_out,
                 replicas=holds[node],
             )
+            found[node] = settings[node].with_capacities(measured)
     return found
 
 
@@ -217,7 +228,8 @@ def tables_of_preview(preview: PlacementPreview) -> list[Table]:
     brokers: list[Sequence[Cell]] = [
         (
             str(one.broker), one.rack, one.availability.value, one.replicas_before,
-            one.replicas_after, one.leaders_before, one.leaders_after, one.note or None,
+            one.replicas_after, one.leaders_before, one.leaders_after, _rate(one.bytes_in),
+            _rate(one.bytes_out), one.note or None,
         )
         for one in told.brokers
     ]  # fmt: skip
@@ -237,9 +249,13 @@ def tables_of_preview(preview: PlacementPreview) -> list[Table]:
             kind="broker",
             columns=(
                 "broker", "rack", "state", "replicas", "replicas after", "leaders",
-                "leaders after", "note",
+                "leaders after", "bytes in/s", "bytes out/s", "note",
             ),
             rows=brokers,
-            optional=("rack", "note"),
+            optional=("rack", "bytes in/s", "bytes out/s", "note"),
         ),
     ]  # fmt: skip
+
+
+def _rate(rate: float | None) -> ByteCount | None:
+    return None if rate is None else ByteCount(rate)

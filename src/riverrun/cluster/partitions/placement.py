@@ -154,6 +154,7 @@ def placement_broker(
 ) -> PlacementBroker:
     """A registered broker as placement sees it."""
     settings = _changed(defaults, image.config(ConfigType.BROKER, str(broker.id)))
+    measured = state.loads.get(broker.id)
     return PlacementBroker(
         id=broker.id,
         rack=broker.rack,
@@ -161,7 +162,7 @@ def placement_broker(
         replicas=state.totals.replicas(broker.id),
         leaders=state.totals.leaders(broker.id),
         weight=settings.weight,
-        load=_load(state.loads.get(broker.id), settings),
+        load=None if measured is None else settings.with_capacities(measured),
     )
 
 
@@ -178,13 +179,6 @@ def is_cordoned(broker: BrokerImage) -> bool:
     """Whether all directories of a broker are cordoned (KIP-1066)."""
     cordoned = broker.cordoned_directories or ()
     return bool(broker.directories) and all(one in cordoned for one in broker.directories)
-
-
-def _load(measured: BrokerLoad | None, settings: PlacementSettings) -> BrokerLoad | None:
-    """A declared capacity replaces the measured one."""
-    if measured is None or not settings.disk_bytes:
-        return measured
-    return replace(measured, disk_capacity=settings.disk_bytes)
 
 
 def _changed(settings: PlacementSettings, texts: Mapping[str, str]) -> PlacementSettings:

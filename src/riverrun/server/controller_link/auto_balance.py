@@ -1,8 +1,8 @@
 """Makes plans while this node is the active controller: suggests them, or starts them.
 
 The triggers are in ``cluster/balancing/needs.py``; the controller runs the plans. Here is the rest:
-a loop, the sizes of replicas, and the planner in a process of its own. Nothing here holds the event
-loop: a large cluster is read in steps.
+a loop, the sizes and rates of partitions, and the planner in a process of its own. Nothing here
+holds the event loop: a large cluster is read in steps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REQUESTER: Final = "controller"
 log = structlog.get_logger("riverrun.controller")
 
 Planner = Callable[[PlanTask], Awaitable[Plan]]
-Sizes = Callable[[], Awaitable[PartitionLoads]]
+Loads = Callable[[], Awaitable[PartitionLoads]]
 
 
 class PlannerFailed(Exception):
@@ -98,7 +98,7 @@ class AutoBalance:
         settings: BalanceSettings,
         clock: Clock,
         *,
-        sizes: Sizes,
+        loads: Loads,
         planner: Planner,
     ) -> None:
         self._controller = controller
@@ -106,7 +106,7 @@ class AutoBalance:
         self._configs = configs
         self._static = settings
         self._clock = clock
-        self._sizes = sizes
+        self._loads = loads
         self._planner = planner
         self._watch = NeedWatch()
         self._planned: tuple[PlanNeed, float] | None = None
@@ -235,7 +235,7 @@ class AutoBalance:
         )
 
     async def _layout(self, image: Image, need: PlanNeed) -> ClusterLayout:
-        loads = await self._sizes()
+        loads = await self._loads()
         yielder = Yielder(self._clock)
         state = self._controller.placement
         builder = layout_builder(self._configs, image, state, gone=need.gone)

@@ -1,4 +1,4 @@
-"""Background work of the active controller: asks brokers for their disks, and plans balancing."""
+"""Background work of the active controller: asks brokers for their load, and plans balancing."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def start_balancing(services: NodeServices, tasks: OwnedTasks, planner: Planner)
         lambda: metadata.newest,
         lambda: metadata.is_active,
         security=services.security,
+        clock=services.clock,
     )
     tasks.start(disk_poll.run(), name="disk poll")
     auto_balance = AutoBalance(
@@ -28,7 +29,7 @@ def start_balancing(services: NodeServices, tasks: OwnedTasks, planner: Planner)
         services.configs,
         services.settings.balance,
         services.clock,
-        sizes=disk_poll.sizes,
+        loads=disk_poll.partition_loads,
         planner=planner,
     )
     tasks.start(auto_balance.run(), name="auto balance")

@@ -34,6 +34,7 @@ class MetricsSettings(Settings):
         name="metrics.history.enable",
         doc=(
             "Whether the node keeps rates, latencies and lags of the last 24 hours in memory, for"
-            " the console: up to 10 MB. Kafka has no such setting."
+            " the console: up to 10 MB. Plans and placement need it to know traffic. Kafka has no"
+            " such setting."
         ),
     )

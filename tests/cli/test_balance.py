@@ -100,6 +100,46 @@ def test_plan_divides_replicas_by_the_declared_weights(four: Cluster, cluster_cl
     cluster_cli.run("topics", "delete", "weighed", "--yes")
 
 
+def test_plans_show_measured_traffic_and_moves_that_will_not_finish(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "written", [[1], [1]])
+
+    def planned(throttle: str) -> dict[str, Any]:
+        words = ("topics", "move", "written", "--to", "2", "--throttle", throttle, "--dry-run")
+        found = json.loads(cluster_cli.run(*words, "--json"))
+        assert isinstance(found, dict)
+        return found
+
+    def measured() -> dict[str, Any] | None:
+        """Each node counts in steps of ten seconds."""
+        for partition in range(2):
+            four.produce("written", ["x" * 10_000] * 10, partition=partition)
+        plan = planned("1kB")
+        is_written = all(move["bytes_in_per_second"] > 5_000 for move in plan["moves"])
+        return plan if plan["traffic"]["measured"] and is_written else None
+
+    plan = until(measured, seconds=120, what="the plan has the measured rates")
+    assert plan["traffic"]["silent_nodes"] == []
+    assert plan["traffic"]["bytes_in_per_second"] > 10_000
+    assert plan["seconds"] is None
+    assert plan["outlook"].startswith("will not finish at this rate: written-0 is written faster")
+    fast = planned("1GB")
+    assert fast["seconds"] is not None
+    assert fast["outlook"].startswith("about 0 s")
+    words = ("topics", "move", "written", "--to", "2", "--throttle", "1kB", "--dry-run")
+    shown = cluster_cli.result(*words).stderr
+    assert "With this throttle it will not finish at this rate" in shown
+    assert "Measured traffic of the last minutes: " in shown
+    assert json.loads(cluster_cli.run("cluster", "balance", "--dry-run", "--json"))["traffic"][
+        "measured"
+    ]
+    (preview,) = json.loads(cluster_cli.run("topics", "create", "next", "--dry-run", "--json"))
+    assert preview["brokers"][0]["bytes_in"] > 1_000
+    assert all(row["bytes_out"] is not None for row in preview["brokers"])
+    cluster_cli.run("topics", "delete", "written", "--yes")
+
+
 def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_cli: Cli) -> None:
     place(four, "kept", [[2, 1, 3], [2, 3, 4]])
     before = replicas(cluster_cli, "kept")

@@ -2,7 +2,8 @@
 
 | module | subject |
 |---|---|
-| ``cluster_state`` | brokers, replicas, sizes and moves, from Kafka's own requests |
+| ``cluster_state`` | brokers, replicas, sizes, traffic and moves |
+| ``planning`` | plans from that state |
 | ``reassignments`` | AlterPartitionReassignments |
 | ``stored_plans`` | submits, reads, watches and cancels plans of the controller |
 | ``cancellation`` | cancels plans and moves |

@@ -1,9 +1,10 @@
-"""The state of a cluster that plans are made from, asked with Kafka's own requests."""
+"""The state of a cluster that plans are made from, asked with Kafka's own requests. Only riverrun
+nodes know their traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from riverrun.admin.balance.stored_plans import ask_modes
 from riverrun.admin.broker_settings import (
@@ -17,11 +18,13 @@ from riverrun.admin.cluster.log_dirs import ask_directories
 from riverrun.admin.cluster.ongoing_moves import ask_ongoing_moves
 from riverrun.admin.cluster.replica_lag import place_of
 from riverrun.admin.cluster.report import ask_brokers
+from riverrun.admin.node_facts import ask_traffic, is_riverrun
 from riverrun.admin.requests import NotFound
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.ids import NodeId, TopicPartition
 from riverrun.placement.brokers import Availability, BrokerLoad, PlacementBroker
 from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
+from riverrun.placement.traffic import ClusterTraffic
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
@@ -67,6 +70,7 @@ class BrokerView:
     is_fenced: bool
     mode: str = ACTIVE
     is_cordoned: bool = False
+    is_riverrun: bool = False
     weight: float = 1.0
     disk_bytes: int = 0
     """The declared size of its disk; 0 means the measured one."""
@@ -82,6 +86,7 @@ class ClusterView:
     disks: Mapping[int, tuple[int, int]]
     """Used and total bytes of each node's disk."""
     min_in_sync: Mapping[str, int]
+    traffic: ClusterTraffic = field(default_factory=lambda: ClusterTraffic({}))
 
     def size_bytes(self, partition: PartitionState) -> int:
         """The size of a partition: that of the leader, or of the largest replica that responds."""
@@ -91,6 +96,10 @@ class ClusterView:
             if leader is not None:
                 return leader
         return max(sizes, default=0)
+
+    def bytes_in(self, partition: PartitionState) -> float | None:
+        """The measured write rate; None if it is not known."""
+        return self.traffic.bytes_in_of(partition.at.topic, _node(partition.leader))
 
     def held_by(self, node: int) -> list[PartitionState]:
         return [one for one in self.partitions if node in one.replicas]
@@ -127,6 +136,15 @@ async def ask_state(pool: ConnectionPool, *, needed: int | None = None) -> Clust
             if row.total_bytes is not None and row.free_bytes is not None
         },
         min_in_sync=await _ask_min_in_sync(pool, names),
+        traffic=await _ask_traffic(pool, brokers.values()),
+    )
+
+
+async def _ask_traffic(pool: ConnectionPool, brokers: Iterable[BrokerView]) -> ClusterTraffic:
+    up = [one for one in brokers if not one.is_fenced]
+    answers = await ask_traffic(pool, [one.id for one in up if one.is_riverrun], has_topics=True)
+    return ClusterTraffic(
+        {NodeId(node): answer for node, answer in answers.items()}, (NodeId(one.id) for one in up)
     )
 
 
@@ -180,6 +198,7 @@ async def _ask_brokers(pool: ConnectionPool) -> dict[int, BrokerView]:
             is_fenced=broker.is_fenced,
             mode=value(broker.broker_id, MODE) or modes.get(broker.broker_id, ACTIVE),
             is_cordoned=bool(value(broker.broker_id, CORDONED)),
+            is_riverrun=is_riverrun(settings.get(broker.broker_id, {})),
             weight=float(capacity(broker.broker_id, WEIGHT, "1")),
             disk_bytes=int(capacity(broker.broker_id, DISK_BYTES, "0")),
         )
@@ -235,18 +254,25 @@ def layout_of(
     )
     for one in state.partitions:
         factor = (resized or {}).get(one.at.topic)
+        rates = state.traffic.planned(one.at.topic, _node(one.leader))
         builder.add(
             one.at.topic,
             one.at.partition,
             [NodeId(node) for node in one.target],
-            leader=None if one.leader is None else NodeId(one.leader),
+            leader=_node(one.leader),
             in_sync=len(one.in_sync),
             min_in_sync=min(state.min_in_sync.get(one.at.topic, 1), len(one.target)),
             size_bytes=float(state.size_bytes(one)),
+            bytes_in=rates.bytes_in,
+            bytes_out=rates.bytes_out,
             is_pinned=one.is_moving,
             replication_factor=factor,
         )
     return builder.build()
+
+
+def _node(node: int | None) -> NodeId | None:
+    return None if node is None else NodeId(node)
 
 
 def _availability(broker: BrokerView, draining: Collection[int]) -> Availability:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from riverrun.admin.balance.broker_modes import set_mode
-from riverrun.admin.balance.cluster_state import ClusterView, ask_partitions, layout_of
+from riverrun.admin.balance.cluster_state import ClusterView, ask_partitions
 from riverrun.admin.balance.plan_report import unplaced_lines
+from riverrun.admin.balance.planning import plan_of
 from riverrun.admin.balance.stored_plans import ask_plans, cancel_plan
 from riverrun.admin.quorum.admin import remove_voter
 from riverrun.admin.quorum.report import ask_quorum
 from riverrun.client.pool import ConnectionPool
-from riverrun.placement.planner.plan import Plan, Purpose, make_plan
+from riverrun.placement.planner.plan import Plan, Purpose
 
 UNPLACED_MAX = 5
 """Replicas without a place that are listed; further ones are counted."""
@@ -27,7 +28,7 @@ def words(node: int) -> str:
 
 def emptying_plan(state: ClusterView, node: int) -> Plan:
     """Moves everything away from a node."""
-    return make_plan(layout_of(state, draining=(node,)), Purpose.REPAIR)
+    return plan_of(state, Purpose.REPAIR, draining=(node,))
 
 
 def unplaced_in_words(plan: Plan, node: int) -> list[str]:

@@ -10,6 +10,7 @@ from riverrun.placement.planner.estimate import Estimate
 from riverrun.placement.planner.fairness import BalanceFigures
 from riverrun.placement.planner.plan import Plan, PlannedMove
 from riverrun.placement.planner.stored_plan import StoredPlan, StoredRollback
+from riverrun.placement.traffic import SIGNIFICANT_RATE, ClusterTraffic
 
 SHOWN_MAX = 20
 """Moves shown on a terminal before they are only counted."""
@@ -19,19 +20,33 @@ def described_move(move: PlannedMove) -> dict[str, object]:
     return {
         "topic": move.topic, "partition": move.partition,
         "before": list(move.before), "after": list(move.after),
-        "bytes": int(move.bytes_to_copy), "reason": move.reason,
+        "bytes": int(move.bytes_to_copy), "bytes_in_per_second": round(move.bytes_in),
+        "reason": move.reason,
     }  # fmt: skip
 
 
-def described_plan(plan: Plan, time_needed: Estimate | None) -> dict[str, object]:
+def described_plan(
+    plan: Plan, time_needed: Estimate | None, traffic: ClusterTraffic
+) -> dict[str, object]:
     return {
         "moves": [described_move(move) for move in plan.moves],
         "bytes": int(plan.bytes_to_copy),
         "before": described_figures(plan.before),
         "after": described_figures(plan.after),
         "seconds": None if time_needed is None else time_needed.seconds,
+        "outlook": None if time_needed is None else time_needed.text,
+        "traffic": described_traffic(traffic),
         "unplaced": [one._asdict() for one in plan.unplaced],
     }
+
+
+def described_traffic(traffic: ClusterTraffic) -> dict[str, object]:
+    return {
+        "measured": traffic.is_measured, "silent_nodes": list(traffic.silent),
+        "bytes_in_per_second": round(traffic.bytes_in),
+        "bytes_out_per_second": round(traffic.bytes_out),
+        "evened": traffic.is_significant,
+    }  # fmt: skip
 
 
 def described_figures(figures: BalanceFigures) -> dict[str, object]:
@@ -120,8 +135,9 @@ def moves_table(moves: Sequence[PlannedMove], *, shown_max: int | None) -> Table
     return Table(columns=columns, rows=rows, title=f"Moves{more}", kind="move")
 
 
-def figures_table(plan: Plan) -> Table:
-    """The most loaded broker in relation to the mean, before and after."""
+def figures_table(plan: Plan, traffic: ClusterTraffic) -> Table:
+    """The most loaded broker in relation to the mean, before and after. Traffic is left out where
+    sizes stand in for it."""
     after = plan.after.resources()
     return Table(
         kind="load",
@@ -130,7 +146,7 @@ def figures_table(plan: Plan) -> Table:
         rows=[
             (name, f"{one.max_over_mean:.2f}", f"{after[name].max_over_mean:.2f}")
             for name, one in plan.before.resources().items()
-            if name not in ("bytes in", "bytes out")
+            if traffic.is_significant or name not in ("bytes in", "bytes out")
         ],
     )
 
@@ -143,8 +159,24 @@ def summary(plan: Plan, time_needed: Estimate | None) -> str:
     words.append(f"{counted(plan.leaders_changed, 'preferred leader')} would change")
     text = "; ".join(words) + "."
     if time_needed is not None:
-        text += f" With this throttle it takes {time_needed.text}."
+        verb = "it" if time_needed.endless else "it takes"
+        text += f" With this throttle {verb} {time_needed.text}."
     return text
+
+
+def traffic_line(traffic: ClusterTraffic) -> str:
+    """Whether traffic was measured, and whether plans regard it."""
+    if not traffic.is_measured:
+        silent = ", ".join(str(node) for node in traffic.silent)
+        noun = "node" if len(traffic.silent) == 1 else "nodes"
+        return f"The traffic of {noun} {silent} is not known, so the plan goes by sizes alone."
+    rates = (
+        f"Measured traffic of the last minutes: {bytes_in_words(int(traffic.bytes_in))}/s in, "
+        f"{bytes_in_words(int(traffic.bytes_out))}/s out"
+    )
+    if traffic.is_significant:
+        return f"{rates}."
+    return f"{rates}. Plans regard it from {SIGNIFICANT_RATE / 1e6:.0f} MB/s per node."
 
 
 def unplaced_lines(plan: Plan) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from riverrun.admin.balance.cluster_state import ClusterView, PartitionState, layout_of
+from riverrun.admin.balance.planning import plan_of
 from riverrun.admin.broker_settings import DECOMMISSIONING
 from riverrun.admin.requests import NotFound
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -67,7 +68,7 @@ def move_plan(
 def rebalance_plan(state: ClusterView, topic: str) -> Plan:
     """Even the load of one topic as if it were the only one."""
     only = replace(state, partitions=partitions_of(state, topic))
-    return make_plan(layout_of(only))
+    return plan_of(only)
 
 
 def resize_plan(state: ClusterView, topic: str, replicas: int) -> Plan:
@@ -84,8 +85,7 @@ def resize_plan(state: ClusterView, topic: str, replicas: int) -> Plan:
     moves = []
     if larger:
         grown = {one.at for one in larger}
-        layout = layout_of(state, resized={topic: replicas})
-        plan = make_plan(layout, Purpose.REPAIR)
+        plan = plan_of(state, Purpose.REPAIR, resized={topic: replicas})
         moves += [
             move
             for move in plan.moves
@@ -125,7 +125,7 @@ def _move(
         leader=None if partition.leader is None else NodeId(partition.leader),
         goal=goal,
         size_bytes=float(state.size_bytes(partition)),
-        bytes_in=0.0,
+        bytes_in=state.bytes_in(partition) or 0.0,
     )
 
 

@@ -91,11 +91,11 @@ def balance(
     riverrun cluster balance --throttle 50MB
     riverrun cluster balance --dry-run --json | jq .bytes
     """
-    from riverrun.admin.balance.cluster_state import ask_state, layout_of
+    from riverrun.admin.balance.cluster_state import ask_state
+    from riverrun.admin.balance.planning import plan_of
     from riverrun.admin.balance.stored_plans import ask_suggestion
     from riverrun.cli.balance.run_plan import PlanRun
     from riverrun.cli.support.session import run
-    from riverrun.placement.planner.plan import make_plan
 
     rate = parse_rate(throttle)
     suggestion = run(bootstrap, ask_suggestion)
@@ -103,12 +103,12 @@ def balance(
         print(f"The controller suggests a plan: {suggestion.text}", file=sys.stderr)
     state = run(bootstrap, ask_state)
     # A node in maintenance keeps its share of preferred leaders: it leads again afterwards.
-    plan = make_plan(layout_of(state))
+    plan = plan_of(state)
     shown = PlanRun(bootstrap=bootstrap, rate=rate, command="cluster balance", as_json=as_json)
     if not plan.moves and not as_json:
         print("The cluster is balanced: nothing to move.")
         return
-    shown.show(plan, has_headings=not no_headers)
+    shown.show(plan, state.traffic, has_headings=not no_headers)
     if is_dry_run or not plan.moves:
         shown.print_json({"suggestion": None if suggestion is None else suggestion.text})
         return
@@ -412,7 +412,7 @@ def decommission(
     if missing:
         lines = "\n  ".join(missing)
         fail(f"node {node} cannot be emptied:\n  {lines}\n  Nothing was changed.")
-    shown.show(plan, has_headings=not no_headers)
+    shown.show(plan, state.traffic, has_headings=not no_headers)
     if is_dry_run:
         shown.print_json({"id": node, "decommissioned": False})
         return

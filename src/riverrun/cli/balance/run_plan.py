@@ -12,6 +12,7 @@ from riverrun.admin.balance.plan_report import (
     figures_table,
     moves_table,
     summary,
+    traffic_line,
     unplaced_lines,
 )
 from riverrun.admin.balance.stored_plans import start_plan, user_and_host, watch
@@ -27,6 +28,7 @@ from riverrun.placement.planner.stored_plan import (
     PlanResult,
     StoredPlan,
 )
+from riverrun.placement.traffic import ClusterTraffic
 
 INTERRUPTED = 130
 """The exit code of a command that was interrupted by Ctrl-C."""
@@ -44,15 +46,17 @@ class PlanRun:
     _described: dict[str, object] = field(default_factory=dict)
     _last: str = ""
 
-    def show(self, plan: Plan, *, has_headings: bool) -> None:
+    def show(self, plan: Plan, traffic: ClusterTraffic, *, has_headings: bool) -> None:
         time_needed = self._time_needed(plan)
-        self._described = described_plan(plan, time_needed)
+        self._described = described_plan(plan, time_needed, traffic)
         if self.as_json:
             return
         layout = Layout(has_headings=has_headings)
         shown_max = SHOWN_MAX if is_terminal() else None
-        print_tables([moves_table(plan.moves, shown_max=shown_max), figures_table(plan)], layout)
+        tables = [moves_table(plan.moves, shown_max=shown_max), figures_table(plan, traffic)]
+        print_tables(tables, layout)
         print(summary(plan, time_needed), file=sys.stderr)
+        print(traffic_line(traffic), file=sys.stderr)
         for line in unplaced_lines(plan):
             print(f"cannot move {line}", file=sys.stderr)
 

@@ -177,7 +177,7 @@ def run_topic_plan(
     if not plan.moves and not (as_json or is_quiet):
         print("Nothing to move.")
         return {}
-    shown.show(plan, has_headings=has_headings)
+    shown.show(plan, state.traffic, has_headings=has_headings)
     if plan.moves and not wish.is_dry_run:
         confirm("Start these moves?", is_agreed=wish.is_agreed)
         shown.execute(plan)

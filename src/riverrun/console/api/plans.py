@@ -14,16 +14,18 @@ from msgspec import Meta, Struct, field
 
 from riverrun.admin.balance import decommissioning
 from riverrun.admin.balance.broker_modes import set_mode
-from riverrun.admin.balance.cluster_state import ask_state, layout_of
+from riverrun.admin.balance.cluster_state import ask_state
 from riverrun.admin.balance.plan_report import described_figures, unplaced_lines
+from riverrun.admin.balance.planning import plan_of
 from riverrun.admin.balance.stored_plans import start_plan, supports_plans
 from riverrun.admin.balance.topic_plans import move_plan
 from riverrun.admin.broker_settings import DECOMMISSIONING, MAINTENANCE
 from riverrun.console.problems import problem
 from riverrun.console.routing import INT64_MAX, ApiEndpoint, ClusterRequest
 from riverrun.placement.planner.estimate import estimate
-from riverrun.placement.planner.plan import Plan, make_plan
+from riverrun.placement.planner.plan import Plan
 from riverrun.placement.planner.stored_plan import MOVES_MAX
+from riverrun.placement.traffic import ClusterTraffic
 
 BytesPerSecond = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 
@@ -66,7 +68,8 @@ class MoveToDo(Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
 class MovePlanResult(Struct, frozen=True, kw_only=True):
     """A plan, and its id if it was started. ``moves_left`` did not fit into one plan: the same
     request starts them when the plan has ended. The figures compare the most loaded node to the
-    mean."""
+    mean. ``outlook`` says how long the plan takes with its throttle, or that it will not finish.
+    If ``traffic_measured`` is false, sizes stand in for the traffic of partitions."""
 
     dry_run: bool
     command: str
@@ -75,6 +78,8 @@ class MovePlanResult(Struct, frozen=True, kw_only=True):
     moves_left: int = 0
     bytes: int = 0
     seconds: float | None = None
+    outlook: str | None = None
+    traffic_measured: bool = False
     before: dict[str, Any] = field(default_factory=dict)
     after: dict[str, Any] = field(default_factory=dict)
     unplaced: list[str] = field(default_factory=list)
@@ -93,11 +98,11 @@ async def balance(request: ClusterRequest) -> MovePlanResult:
     body: BalanceBody = request.body
     await _check_plans(request)
     state = await ask_state(request.pool)
-    plan = await asyncio.to_thread(make_plan, layout_of(state))
+    plan = await asyncio.to_thread(plan_of, state)
     command = ("cluster", "balance")
     plan_id = await _start(request, plan, command, body.throttle, dry_run=body.dry_run)
     return MovePlanResult(
-        **_planned(plan, body.throttle),
+        **_planned(plan, state.traffic, body.throttle),
         plan=plan_id,
         dry_run=body.dry_run,
         command=_command(request, command, body.throttle),
@@ -111,12 +116,13 @@ async def move_topic(request: ClusterRequest) -> MovePlanResult:
         raise problem("invalid", "A node is named twice.", "Name different nodes.")
     await _check_plans(request)
     indexes = None if body.partition is None else frozenset([body.partition])
-    plan = move_plan(await ask_state(request.pool), topic, indexes, nodes)
+    state = await ask_state(request.pool)
+    plan = move_plan(state, topic, indexes, nodes)
     place = topic if body.partition is None else f"{topic}:{body.partition}"
     command = ("topics", "move", place, "--to", ",".join(map(str, nodes)))
     plan_id = await _start(request, plan, command, body.throttle, dry_run=body.dry_run)
     return MovePlanResult(
-        **_planned(plan, body.throttle),
+        **_planned(plan, state.traffic, body.throttle),
         plan=plan_id,
         dry_run=body.dry_run,
         command=_command(request, command, body.throttle),
@@ -151,7 +157,7 @@ async def decommission(request: ClusterRequest) -> DecommissionResult:
         if is_empty:
             is_vote_removed = await decommissioning.end_vote(pool, node)
     return DecommissionResult(
-        **_planned(plan, body.throttle),
+        **_planned(plan, state.traffic, body.throttle),
         node=node,
         state="empty" if is_empty else "moving",
         vote_removed=is_vote_removed,
@@ -201,9 +207,9 @@ async def _start(
     )
 
 
-def _planned(plan: Plan, throttle: int | None) -> dict[str, Any]:
+def _planned(plan: Plan, traffic: ClusterTraffic, throttle: int | None) -> dict[str, Any]:
     """The fields of a plan in a result."""
-    seconds = None if throttle is None else estimate(plan.moves, throttle=float(throttle)).seconds
+    time_needed = None if throttle is None else estimate(plan.moves, throttle=float(throttle))
     return {
         "moves": [
             MoveToDo(
@@ -218,7 +224,9 @@ def _planned(plan: Plan, throttle: int | None) -> dict[str, Any]:
         ],
         "moves_left": max(0, len(plan.moves) - MOVES_MAX),
         "bytes": int(plan.bytes_to_copy),
-        "seconds": seconds,
+        "seconds": None if time_needed is None else time_needed.seconds,
+        "outlook": None if time_needed is None else time_needed.text,
+        "traffic_measured": traffic.is_measured,
         "before": described_figures(plan.before),
         "after": described_figures(plan.after),
         "unplaced": unplaced_lines(plan),

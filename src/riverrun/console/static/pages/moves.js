@@ -29,6 +29,7 @@ export function PlanPreview({ plan: { moves, before, after, ...plan } }) {
   if (!moves?.length) return html`<p>No replica has to move.${plan.state === "empty" && " The node holds no data: its vote is removed, and you can stop it."}</p>`;
   return html`<div class="stack">
     <p><b>${plural(moves.length, "partition")}</b> would change, <b>${bytes(plan.bytes)}</b> would be copied${plan.seconds ? `, in about ${duration(plan.seconds)}` : ""}.</p>
+    ${plan.outlook && plan.seconds === null && html`<p class="text-bad">It ${plan.outlook}.</p>`}
     ${before && html`<${Figures} before=${before} after=${after} />`}
     ${plan.unplaced?.length > 0 && html`<p class="text-bad">No place was found for: ${plan.unplaced.join("; ")}</p>`}
     <${Table} label="Planned moves" columns=${planned} rows=${moves.slice(0, SHOWN_MAX)} rowKey=${place} />

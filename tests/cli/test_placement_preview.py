@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewTopic
 
 from tests.cli.commands import Cli
 from tests.clusters import Cluster, serve_three
@@ -56,14 +58,27 @@ def test_preview_has_the_counts_of_the_placement_that_follows(cluster_cli: Cli) 
         )
 
 
-def test_cordoned_broker_gets_nothing_in_preview_and_placement(cluster_cli: Cli) -> None:
+def test_cordoned_broker_gets_nothing_in_preview_and_placement(
+    cluster_cli: Cli, three: Cluster
+) -> None:
+    admin = AdminClient({"bootstrap.servers": three.bootstrap})
     cluster_cli.run("cluster", "config", "set", "--node", "2", "cordoned.log.dirs=*")
     words = ("beside", "--partitions", "4", "--replication-factor", "2")
 
     def state() -> object:
         return previewed(cluster_cli, "seen", *words[1:])[0]["brokers"][1]["state"]
 
+    def has_room_for_three() -> bool:
+        """Whether the controller uses broker 2, which reports its cordon with a heartbeat."""
+        wide = NewTopic("wide", num_partitions=1, replication_factor=3)
+        try:
+            admin.create_topics([wide], validate_only=True)["wide"].result(30)
+        except KafkaException:
+            return False
+        return True
+
     until(lambda: state() == "cordoned", seconds=30, what="broker 2 reports that it is cordoned")
+    until(lambda: not has_room_for_three(), seconds=30, what="the controller knows the cordon")
     (preview,) = previewed(cluster_cli, *words)
     assert {node for row in preview["partitions"] for node in row["replicas"]} == {1, 3}
     assert preview["brokers"][1]["note"] == "cordoned: gets no new replicas"
@@ -72,6 +87,7 @@ def test_cordoned_broker_gets_nothing_in_preview_and_placement(cluster_cli: Cli)
     assert {node for row in topic["partitions"] for node in row["replicas"]} == {1, 3}
     cluster_cli.run("cluster", "config", "unset", "--node", "2", "cordoned.log.dirs")
     until(lambda: state() == "active", seconds=30, what="broker 2 is not cordoned any more")
+    until(has_room_for_three, seconds=30, what="the controller knows the end of the cordon")
 
 
 def test_draining_broker_gets_nothing_in_preview_and_placement(

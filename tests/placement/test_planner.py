@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import Availability, PlacementBroker
+from riverrun.placement.planner.by_size import ReplicasBySize
 from riverrun.placement.planner.fairness import failover_max_over_mean
 from riverrun.placement.planner.layout import LayoutBuilder
 from riverrun.placement.planner.plan import Goal, Plan, Purpose, make_plan
@@ -136,6 +138,51 @@ def test_new_broker_moves_little_else_if_there_are_many_topics(
     assert total // (count + 1) <= taken <= -(-total // (count + 1))
     assert plan.replicas_moved - taken <= len(topics)
     assert spread(before.after(plan).counts()) <= 1
+
+
+SIZES_BY_NUMBER: dict[str, Callable[[int], float]] = {
+    "the first third is larger": lambda number: 10.0 if number < 8 else 1.0,
+    "falling": lambda number: 100.0 / (number + 1),
+    "growing": lambda number: 1.0 + number,
+}
+
+
+@pytest.mark.parametrize("size_of", SIZES_BY_NUMBER.values(), ids=SIZES_BY_NUMBER)
+def test_new_broker_takes_large_and_small_replicas_alike(size_of: Callable[[int], float]) -> None:
+    before = world(6, [(24, 3)] * 40, seed=1, even=True)
+    before.sizes = {key: size_of(key[1]) for key in before.replicas}
+    before.brokers.append(PlacementBroker(id=NodeId(99)))
+    plan = make_plan(before.layout())
+    total = sum(len(nodes) for nodes in before.replicas.values())
+    assert all(set(move.adding) <= {99} for move in plan.moves), "no swaps for the disk follow"
+    assert plan.replicas_moved == total // 7
+    assert plan.after.disk.max_over_mean < 1.05
+    assert plan.after.disk.min_over_mean > 0.95
+
+
+sizes = st.floats(0.0, 100.0) | st.sampled_from((1.0, 5.0))
+
+
+@given(st.dictionaries(st.integers(0, 99), sizes, max_size=30), st.data())
+def test_replicas_by_size_agree_with_a_plain_search(
+    size_of: dict[int, float], data: st.DataObject
+) -> None:
+    pool = ReplicasBySize(size_of, size_of.__getitem__)
+    left = dict(size_of)
+    for _ in range(3):
+        unfit = data.draw(st.frozensets(st.integers(0, 99)))
+        for wanted in data.draw(st.lists(sizes | st.floats(-10.0, 200.0), max_size=20)):
+            taken = pool.take(wanted, lambda slot, unfit=unfit: slot not in unfit)  # type: ignore[misc]
+            fitting = [slot for slot in left if slot not in unfit]
+            least = min((abs(left[slot] - wanted) for slot in fitting), default=None)
+            if taken is None:
+                assert least is None
+                continue
+            slot, size = taken
+            assert abs(size - wanted) == least
+            assert slot == min(one for one in fitting if left[one] == size)
+            assert left.pop(slot) == size
+        pool.restart()
 
 
 @given(st.integers(2, 8), topic_lists, seeds, st.sampled_from(("draining", "gone")))

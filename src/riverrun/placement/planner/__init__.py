@@ -7,6 +7,7 @@
 | ``board`` | the state of a plan in the making, and the hard rules |
 | ``evacuation`` | replicas that must move: gone and draining brokers, racks |
 | ``spreading`` | even counts of replicas, per topic and in all |
+| ``by_size`` | replicas of one broker, the nearest to a wanted size first |
 | ``resources`` | even bytes, by swaps |
 | ``leadership`` | even preferred leaders |
 | ``resizing`` | another replication factor for a topic |

@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from riverrun.placement.planner.board import EPSILON, Board, Emptiness
+from riverrun.placement.planner.by_size import ReplicasBySize
 
 REPLICAS_EXAMINED_MAX: Final = 256
 """Replicas of one broker that are examined for one move."""
@@ -32,6 +33,8 @@ class Spreader:
         self._board = board
         self._only_moved = only_moved
         self._sorted: dict[int, tuple[list[int], list[float]]] = {}
+        self._bytes_lacking: dict[int, float] = {}
+        """What each receiver lacks of its share of the bytes of the topics filled so far."""
         held = sum(board.counts[one] for one in board.active)
         self._bytes_per_replica = sum(board.disk[one] for one in board.active) / max(held, 1)
 
@@ -90,10 +93,17 @@ class Spreader:
     def _fill(
         self, topic: int, under: list[int], holders: dict[int, list[int]], counts: Counter[int]
     ) -> None:
-        """Brokers with too few replicas of a topic take from those with the most."""
+        """Brokers with too few replicas of a topic take from those with the most.
+
+        Each replica has about the size that its receiver lacks per replica. Any replica makes the
+        counts even, but a new broker that gets only small or only large ones would have to swap
+        some of them for the sake of its disk.
+        """
         board = self._board
         size, factor = board.topic_size(topic)
         share = board.share(factor)
+        self._expect_bytes(topic, under)
+        pools: dict[int, ReplicasBySize] = {}
 
         def rank(broker: int) -> tuple[float, float, int]:
             return (size * share[broker] - counts[broker], -board.excess(broker), broker)
@@ -107,6 +117,7 @@ class Spreader:
         for receiver in sorted(under, key=board.emptiness):
             low, _ = board.topic_bounds(topic, receiver)
             donors = groups.get(board.group(receiver, factor), [])
+            started: set[int] = set()
             while counts[receiver] < low:
                 tried: list[tuple[float, float, int]] = []
                 found = False
@@ -120,17 +131,54 @@ class Spreader:
                     tried.append(entry)
                     if counts[donor] <= board.topic_bounds(topic, donor)[0]:
                         break  # the donors that remain have no replica to spare
-                    for slot in holders[donor]:
-                        if board.replicas[slot] == donor and board.fits(slot, receiver):
-                            board.move(slot, receiver)
-                            counts[donor] -= 1
-                            counts[receiver] += 1
-                            found = True
-                            break
+                    pool = pools.get(donor)
+                    if pool is None:
+                        pool = pools[donor] = ReplicasBySize(holders[donor], self._size)
+                    elif donor not in started:
+                        pool.restart()
+                    started.add(donor)
+                    found = self._take(pool, receiver, low - counts[receiver])
+                    if found:
+                        counts[donor] -= 1
+                        counts[receiver] += 1
                 for entry in tried:
                     heapq.heappush(donors, rank(entry[2]))
                 if not found:
                     break
+
+    def _expect_bytes(self, topic: int, receivers: Iterable[int]) -> None:
+        board = self._board
+        size, factor = board.topic_size(topic)
+        share = board.share(factor)
+        sizes, partition_of = board.layout.sizes, board.layout.partition_of
+        slots = board.topic_slots(topic)
+        bytes_of = [sizes[partition] for partition in partition_of[slots.start : slots.stop]]
+        held = dict.fromkeys(receivers, 0.0)
+        for broker, bytes_here in zip(
+            board.replicas[slots.start : slots.stop], bytes_of, strict=True
+        ):
+            if broker in held:
+                held[broker] += bytes_here
+        mean = sum(bytes_of) / len(slots)
+        for broker, bytes_held in held.items():
+            lacking = self._bytes_lacking.get(broker, 0.0)
+            self._bytes_lacking[broker] = lacking + mean * size * share[broker] - bytes_held
+
+    def _take(self, pool: ReplicasBySize, receiver: int, replicas_lacking: int) -> bool:
+        """Move one replica. One that does not fit now would not fit this receiver later."""
+        board = self._board
+        wanted = self._bytes_lacking[receiver] / replicas_lacking
+        taken = pool.take(wanted, lambda slot: board.fits(slot, receiver))
+        if taken is None:
+            return False
+        slot, size = taken
+        board.move(slot, receiver)
+        self._bytes_lacking[receiver] -= size
+        return True
+
+    def _size(self, slot: int) -> float:
+        layout = self._board.layout
+        return layout.sizes[layout.partition_of[slot]]
 
     # All replicas
 

@@ -167,7 +167,7 @@ sizes = st.floats(0.0, 100.0) | st.sampled_from((1.0, 5.0))
 def test_replicas_by_size_agree_with_a_plain_search(
     size_of: dict[int, float], data: st.DataObject
 ) -> None:
-    pool = ReplicasBySize(size_of, size_of.__getitem__)
+    pool = ReplicasBySize((size, slot) for slot, size in size_of.items())
     left = dict(size_of)
     for _ in range(3):
         unfit = data.draw(st.frozensets(st.integers(0, 99)))
@@ -399,3 +399,71 @@ def test_failover_figure_counts_leaders_after_the_loss_of_any_broker() -> None:
     ).layout()
     leaders = layout.leaders
     assert failover_max_over_mean(layout, layout.replicas, leaders) == pytest.approx(2 / 1.5)
+
+
+def failover(of: World) -> float:
+    layout = of.layout()
+    return failover_max_over_mean(layout, layout.replicas, layout.leaders)
+
+
+def in_pairs(count: int, topics: int) -> World:
+    """Every broker's leaderships would all pass to its successor."""
+    nodes = [NodeId(n) for n in range(count)]
+    made = World(brokers=brokers(count))
+    for number in range(topics):
+        start = number % count
+        other = nodes[(start + 2 + number // count % (count - 2)) % count]
+        made.replicas[f"t{number}", 0] = (nodes[start], nodes[(start + 1) % count], other)
+    return made
+
+
+def test_loss_of_any_broker_spreads_its_leaderships() -> None:
+    before = in_pairs(8, 480)
+    plan = make_plan(before.layout(), Purpose.LEADERS)
+    assert failover(before) > 1.7
+    assert failover(before.after(plan)) <= 1.2
+    assert {move.goal for move in plan.moves} == {Goal.HEIRS}
+    assert plan.leaders_changed == plan.replicas_moved == 0
+    assert not make_plan(before.after(plan).layout(), Purpose.LEADERS).moves
+
+
+def test_heirs_that_are_nearly_even_are_not_reordered() -> None:
+    before = world(8, [(64, 3)] * 5, seed=3, even=True)
+    before.sizes.clear()
+    first, second, third = before.replicas["t0", 0]
+    before.replicas["t0", 0] = (first, third, second)
+    assert 1.02 < failover(before) < 1.2
+    assert not make_plan(before.layout()).moves
+
+
+def test_moved_partitions_get_heirs_that_even_the_load() -> None:
+    before = world(9, [(1, 3)] * 300, seed=3, even=True)
+    before.sizes.clear()
+    before.brokers.append(PlacementBroker(id=NodeId(99)))
+    plan = make_plan(before.layout())
+    unordered = dict(before.replicas)
+    for move in plan.moves:
+        leader, *followers = move.after
+        unordered[move.topic, move.partition] = (leader, *sorted(followers))
+    by_number = World(brokers=before.brokers, replicas=unordered)
+    assert failover(before.after(plan)) < failover(by_number)
+
+
+def test_pinned_partitions_keep_their_heirs() -> None:
+    before = in_pairs(8, 480)
+    before.pinned = list(before.replicas)
+    assert not make_plan(before.layout(), Purpose.LEADERS).moves
+
+
+@given(st.integers(2, 8), topic_lists, st.integers(0, 3), seeds)
+def test_order_of_followers_changes_nothing_else(
+    count: int, topics: list[tuple[int, int]], racks: int, seed: int
+) -> None:
+    before = world(count, topics, racks=racks, seed=seed, even=False)
+    for purpose in Purpose:
+        for move in make_plan(before.layout(), purpose).moves:
+            if move.goal is Goal.HEIRS:
+                assert move.before[0] == move.after[0]
+                assert sorted(move.before) == sorted(move.after)
+                assert move.before != move.after
+                assert purpose is not Purpose.REPAIR

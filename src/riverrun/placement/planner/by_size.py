@@ -14,19 +14,23 @@ class ReplicasBySize:
     size are used up.
     """
 
-    def __init__(self, slots: Iterable[int], size_of: Callable[[int], float]) -> None:
-        self._slots = sorted(slots, key=lambda slot: (size_of(slot), slot))
-        self._sizes = [size_of(slot) for slot in self._slots]
+    def __init__(self, replicas: Iterable[tuple[float, int]]) -> None:
+        """``replicas`` are sizes and slots."""
+        ordered = sorted(replicas)
+        self._slots = [slot for _, slot in ordered]
+        self._sizes = [size for size, _ in ordered]
+        self._has_unfit = False
         self._taken: set[int] = set()
         self._after: dict[int, int] = {}
         self._before: dict[int, int] = {}
 
     def restart(self) -> None:
         """Try the slots again that did not fit."""
-        if self._after:
+        if self._has_unfit:
             kept = [at for at, slot in enumerate(self._slots) if slot not in self._taken]
             self._slots = [self._slots[at] for at in kept]
             self._sizes = [self._sizes[at] for at in kept]
+            self._has_unfit = False
             self._taken.clear()
             self._after.clear()
             self._before.clear()
@@ -43,6 +47,7 @@ class ReplicasBySize:
             if fits(slot):
                 self._taken.add(slot)
                 return slot, self._sizes[place]
+            self._has_unfit = True
         return None
 
     def _nearest(self, wanted: float) -> int | None:

@@ -7,7 +7,7 @@ purpose allows:
 |---|---|
 | ``BALANCE`` | repairs, then even counts, bytes and leaders; a new broker takes its share |
 | ``REPAIR`` | replicas of gone and draining brokers, missing replicas, broken rack rules |
-| ``LEADERS`` | nothing: replicas are reordered so that leaders are even |
+| ``LEADERS`` | nothing: replicas are reordered so that leaders and their heirs are even |
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from riverrun.placement.brokers import DISK_CEILING, Availability
 from riverrun.placement.planner.board import Board
 from riverrun.placement.planner.evacuation import Unplaced, evacuate, mend_racks
 from riverrun.placement.planner.fairness import BalanceFigures, measure
+from riverrun.placement.planner.heirs import HeirPlan
 from riverrun.placement.planner.layout import MISSING, ClusterLayout
 from riverrun.placement.planner.leadership import LeaderPlan
 from riverrun.placement.planner.resources import ResourceEvener, bytes_in_of, disk_of
@@ -36,7 +37,7 @@ class Purpose(StrEnum):
 
 
 class Goal(IntEnum):
-    """Why a partition changes, the most urgent first."""
+    """Why a partition changes, the most urgent first. Stored plans contain the numbers."""
 
     REPAIR = 1
     DRAIN = 2
@@ -48,6 +49,8 @@ class Goal(IntEnum):
     LEADERS = 8
     REQUEST = 9
     """A person chose the replicas."""
+    HEIRS = 10
+    """The loss of a broker would give its leaderships to too few others."""
 
 
 class PlannedMove(Struct, frozen=True, kw_only=True):
@@ -99,10 +102,12 @@ class PlannedMove(Struct, frozen=True, kw_only=True):
                 return f"broker {self.before[0]} leads more than its share"
             case Goal.REQUEST:
                 return "requested"
+            case Goal.HEIRS:
+                return f"too few brokers would take over from broker {self.before[0]}"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Moves in the order to run them: repairs first, then small ones; leaders last."""
+    """Moves in the order to run them: repairs first, then small ones; reordered ones last."""
 
     purpose: Purpose
     moves: tuple[PlannedMove, ...]
@@ -151,18 +156,20 @@ def make_plan(
     leaders = LeaderPlan(board, not_leading=excluded)
     if purpose is not Purpose.REPAIR:
         leaders.spread()
+    heirs = HeirPlan(board, leaders)
+    heirs.spread(reorder_others=purpose is not Purpose.REPAIR)
     preferred = array("i", [layout.replicas[start] for start in layout.starts[:-1]])
     return Plan(
         purpose=purpose,
-        moves=tuple(_moves(board, leaders)),
+        moves=tuple(_moves(board, leaders, heirs)),
         unplaced=tuple(unplaced),
         before=measure(layout, layout.replicas, preferred, board.before),
         after=measure(layout, board.replicas, leaders.leaders, board.now),
     )
 
 
-def _moves(board: Board, leaders: LeaderPlan) -> list[PlannedMove]:
-    """Repairs first, then moves by size, then those that only change leaders."""
+def _moves(board: Board, leaders: LeaderPlan, heirs: HeirPlan) -> list[PlannedMove]:
+    """Repairs first, then moves by size, then those that only reorder replicas."""
     layout, replicas = board.layout, board.replicas
     starts, ids = layout.starts, [one.id for one in layout.brokers]
     copying: list[tuple[bool, float, int, PlannedMove]] = []
@@ -171,14 +178,20 @@ def _moves(board: Board, leaders: LeaderPlan) -> list[PlannedMove]:
         start, end = starts[partition], starts[partition + 1]
         before, after = layout.replicas[start:end], replicas[start:end]
         is_same = before == after
-        if (is_same and (leader in (MISSING, after[0]))) or layout.is_pinned[partition]:
+        is_led_as_before = leader in (MISSING, after[0])
+        heir = heirs.heirs.get(partition, MISSING)
+        if (is_same and is_led_as_before and heir == MISSING) or layout.is_pinned[partition]:
             continue
         ordered = after.tolist()
-        if leader != MISSING:
-            ordered.remove(leader)
-            ordered.insert(0, leader)
+        for broker in (heir, leader):
+            if broker != MISSING:
+                ordered.remove(broker)
+                ordered.insert(0, broker)
         current = layout.leaders[partition]
-        goal = Goal.LEADERS if is_same else _goal(board, start, end)
+        if not is_same:
+            goal = _goal(board, start, end)
+        else:
+            goal = Goal.HEIRS if is_led_as_before else Goal.LEADERS
         move = PlannedMove(
             topic=layout.topics[layout.topic_of[partition]],
             partition=layout.numbers[partition],

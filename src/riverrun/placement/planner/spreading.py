@@ -72,9 +72,8 @@ class Spreader:
         if not over and not under:
             return
         holders: dict[int, list[int]] = {}
-        for slot in slots:
-            if self._may_move(slot):
-                holders.setdefault(board.replicas[slot], []).append(slot)
+        for slot in self._movable(slots):
+            holders.setdefault(board.replicas[slot], []).append(slot)
         if under:
             self._fill(topic, under, holders, counts)
         for broker in over:
@@ -102,6 +101,7 @@ class Spreader:
         board = self._board
         size, factor = board.topic_size(topic)
         share = board.share(factor)
+        sizes, partition_of = board.layout.sizes, board.layout.partition_of
         self._expect_bytes(topic, under)
         pools: dict[int, ReplicasBySize] = {}
 
@@ -133,7 +133,9 @@ class Spreader:
                         break  # the donors that remain have no replica to spare
                     pool = pools.get(donor)
                     if pool is None:
-                        pool = pools[donor] = ReplicasBySize(holders[donor], self._size)
+                        pool = pools[donor] = ReplicasBySize(
+                            (sizes[partition_of[slot]], slot) for slot in holders[donor]
+                        )
                     elif donor not in started:
                         pool.restart()
                     started.add(donor)
@@ -175,10 +177,6 @@ class Spreader:
         board.move(slot, receiver)
         self._bytes_lacking[receiver] -= size
         return True
-
-    def _size(self, slot: int) -> float:
-        layout = self._board.layout
-        return layout.sizes[layout.partition_of[slot]]
 
     # All replicas
 
@@ -286,14 +284,15 @@ class Spreader:
         if found is None:
             layout = self._board.layout
             sizes, partition_of = layout.sizes, layout.partition_of
-            slots = [slot for slot in self._board.slots_of(donor) if self._may_move(slot)]
+            slots = self._movable(self._board.slots_of(donor))
             slots.sort(key=lambda slot: (sizes[partition_of[slot]], slot))
             found = self._sorted[donor] = (slots, [sizes[partition_of[slot]] for slot in slots])
         return found
 
-    def _may_move(self, slot: int) -> bool:
+    def _movable(self, slots: Iterable[int]) -> list[int]:
         board = self._board
-        is_moved = board.replicas[slot] != board.layout.replicas[slot]
+        now, before = board.replicas, board.layout.replicas
         if self._only_moved:
-            return is_moved
-        return is_moved or not board.is_fixed[board.layout.partition_of[slot]]
+            return [slot for slot in slots if now[slot] != before[slot]]
+        fixed, partition_of = board.is_fixed, board.layout.partition_of
+        return [s for s in slots if now[s] != before[s] or not fixed[partition_of[s]]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from array import array
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,7 +16,7 @@ from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import Availability, PlacementBroker
 from riverrun.placement.planner.by_size import ReplicasBySize
 from riverrun.placement.planner.fairness import failover_max_over_mean
-from riverrun.placement.planner.layout import LayoutBuilder
+from riverrun.placement.planner.layout import ClusterLayout, LayoutBuilder
 from riverrun.placement.planner.plan import Goal, Plan, Purpose, make_plan
 from riverrun.placement.planner.resizing import kept_replicas
 from riverrun.placement.shares import rack_rule
@@ -467,3 +469,63 @@ def test_order_of_followers_changes_nothing_else(
                 assert sorted(move.before) == sorted(move.after)
                 assert move.before != move.after
                 assert purpose is not Purpose.REPAIR
+
+
+def with_rates(of: World, seed: int, pinned: bool = False) -> ClusterLayout:
+    """Partitions of one topic in four send twenty times as much."""
+    rng = random.Random(seed)
+    builder = LayoutBuilder(of.brokers)
+    for (topic, number), nodes in of.replicas.items():
+        rate = 20.0 if rng.randrange(4) == 0 else 1.0
+        builder.add(topic, number, nodes, bytes_in=1.0, bytes_out=rate, is_pinned=pinned)
+    return builder.build()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bytes_out_are_evened_by_other_leaders_alone(seed: int) -> None:
+    before = world(6, [(48, 3)] * 4, seed=seed, even=True)
+    plan = make_plan(with_rates(before, seed))
+    after = before.after(plan)
+    assert plan.before.bytes_out.max_over_mean > 1.1
+    assert plan.after.bytes_out.spread < 20, "the size of one partition"
+    assert plan.bytes_to_copy == plan.replicas_moved == 0
+    assert {move.goal for move in plan.moves if move.before[0] != move.after[0]} == {Goal.BYTES_OUT}
+    assert after.counts() == before.counts()
+    assert spread(after.leads()) <= 1
+    for topic in after.topics():
+        assert spread(after.topic(topic).leads()) <= 1
+    assert not make_plan(with_rates(after, seed)).leaders_changed
+
+
+def test_busy_partitions_of_one_leader_pass_to_others() -> None:
+    builder = LayoutBuilder(brokers(3))
+    for number in range(30):
+        nodes = [NodeId((number + step) % 3) for step in range(3)]
+        builder.add("t", number, nodes, bytes_in=1.0, bytes_out=0.0 if number % 3 else 100.0)
+    plan = make_plan(builder.build())
+    assert plan.before.bytes_out.max_over_mean > 2.5
+    assert plan.after.bytes_out.max_over_mean < 1.25, "ten busy partitions of three brokers"
+    assert plan.after.leaders.spread == 0
+
+
+@given(st.integers(1, 8), topic_lists, st.integers(0, 3), seeds)
+def test_even_bytes_out_undo_no_earlier_goal(
+    count: int, topics: list[tuple[int, int]], racks: int, seed: int
+) -> None:
+    before = world(count, topics, racks=racks, seed=seed, even=False)
+    layout = with_rates(before, seed)
+    plan = make_plan(layout)
+    check_rules(before, plan)
+    layout.bytes_out = array("d", [1.0]) * layout.partitions
+    plain = make_plan(layout)  # all partitions send the same
+    assert plan.after.replicas == plain.after.replicas
+    assert plan.after.bytes_in == plain.after.bytes_in
+    assert plan.after.disk == plain.after.disk
+    assert plan.after.leaders.spread <= max(plain.after.leaders.spread, 1)
+    assert plan.after.topic_leader_spread <= max(plain.after.topic_leader_spread, 1)
+    assert make_plan(with_rates(before, seed)) == plan, "deterministic"
+
+
+def test_leaders_of_pinned_partitions_stay_where_they_are() -> None:
+    before = world(6, [(48, 3)] * 4, seed=1, even=True)
+    assert not make_plan(with_rates(before, 1, pinned=True)).moves

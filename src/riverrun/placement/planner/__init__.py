@@ -10,6 +10,7 @@
 | ``by_size`` | replicas of one broker, the nearest to a wanted size first |
 | ``resources`` | even bytes, by swaps |
 | ``leadership`` | even preferred leaders |
+| ``bytes_out`` | even bytes out, by other leaders |
 | ``heirs`` | followers in an order that spreads the load of a lost broker |
 | ``resizing`` | another replication factor for a topic |
 | ``fairness`` | the figures before and after |

@@ -23,12 +23,13 @@ class LeaderPlan:
         self._able = [at for at, may_lead in enumerate(self.may_lead) if may_lead]
         brokers = board.layout.brokers
         whole = sum(brokers[at].weight for at in self._able) or 1.0
-        self._shares = [
+        self.shares = [
             one.weight / whole if may_lead else 0.0
             for one, may_lead in zip(brokers, self.may_lead, strict=True)
         ]
         self.leaders = self._first()
         self._topic_leads: dict[int, Counter[int]] = {}
+        self.passed_for_bytes_out: set[int] = set()
 
     def _first(self) -> array[int]:
         """The first replica, or the first that may lead; MISSING if none may."""
@@ -60,8 +61,14 @@ class LeaderPlan:
                 self._spread_topic(topic)
             self._spread_totals()
 
-    def _bounds(self, whole: int, broker: int) -> tuple[int, int]:
-        fair = whole * self._shares[broker]
+    def pass_for_bytes_out(self, partition: int, broker: int) -> None:
+        self._count_topic(partition, self.leaders[partition], broker)
+        self.leaders[partition] = broker
+        self.passed_for_bytes_out.add(partition)
+
+    def bounds(self, whole: int, broker: int) -> tuple[int, int]:
+        """The fewest and the most of that many leaderships that a broker should have."""
+        fair = whole * self.shares[broker]
         return int(fair + EPSILON), -int(-(fair - EPSILON) // 1)
 
     def _spread_topic(self, topic: int) -> None:
@@ -77,7 +84,7 @@ class LeaderPlan:
         members = [list(self[partition]) for partition in numbers]
         leaders = [self.leaders[partition] for partition in numbers]
         held = sorted({broker for one in members for broker in one})
-        bounds = {broker: self._bounds(whole, broker) for broker in held}
+        bounds = {broker: self.bounds(whole, broker) for broker in held}
         LeaderSpread(members, leaders, counts).even(
             held,
             {broker: low for broker, (low, _) in bounds.items()},
@@ -87,7 +94,7 @@ class LeaderPlan:
             self.leaders[partition] = leader
 
     def _is_within(self, count: int, whole: int, broker: int) -> bool:
-        low, high = self._bounds(whole, broker)
+        low, high = self.bounds(whole, broker)
         return low <= count <= high
 
     def _is_free(self, partition: int) -> bool:
@@ -100,7 +107,7 @@ class LeaderPlan:
             if leader != MISSING:
                 counts[leader] += 1
         whole = sum(counts)
-        bounds = [self._bounds(whole, broker) for broker in range(len(counts))]
+        bounds = [self.bounds(whole, broker) for broker in range(len(counts))]
         if all(low <= counts[at] <= high for at, (low, high) in enumerate(bounds)):
             return
         spread = LeaderSpread(
@@ -108,7 +115,7 @@ class LeaderPlan:
             self.leaders,
             counts,
             held=lambda broker: [layout.partition_of[slot] for slot in board.slots_of(broker)],
-            allows=self._keeps_topic_even,
+            allows=self.keeps_topic_even,
             changed=self._count_topic,
         )
         order = sorted(self._able, key=lambda at: (bounds[at][1] - counts[at], at))
@@ -125,15 +132,16 @@ class LeaderPlan:
             )
         return found
 
-    def _keeps_topic_even(self, partition: int, old: int, new: int) -> bool:
+    def keeps_topic_even(self, partition: int, old: int, new: int) -> bool:
+        """Whether the topic's leaders stay even if the partition passes from one to another."""
         layout = self._board.layout
         if layout.is_pinned[partition]:
             return False
         topic = layout.topic_of[partition]
         whole = layout.topic_starts[topic + 1] - layout.topic_starts[topic]
         return (
-            self._leads(old)[topic] > self._bounds(whole, old)[0]
-            and self._leads(new)[topic] < self._bounds(whole, new)[1]
+            self._leads(old)[topic] > self.bounds(whole, old)[0]
+            and self._leads(new)[topic] < self.bounds(whole, new)[1]
         )
 
     def _count_topic(self, partition: int, old: int, new: int) -> None:

@@ -5,9 +5,9 @@ purpose allows:
 
 | purpose | moves |
 |---|---|
-| ``BALANCE`` | repairs, then even counts, bytes and leaders; a new broker takes its share |
+| ``BALANCE`` | repairs, then even counts, bytes, leaders; a new broker takes its share |
 | ``REPAIR`` | replicas of gone and draining brokers, missing replicas, broken rack rules |
-| ``LEADERS`` | nothing: replicas are reordered so that leaders and their heirs are even |
+| ``LEADERS`` | nothing: replicas are reordered so that leaders, bytes out and heirs are even |
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from msgspec import Struct
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import DISK_CEILING, Availability
 from riverrun.placement.planner.board import Board
+from riverrun.placement.planner.bytes_out import BytesOutEvener
 from riverrun.placement.planner.evacuation import Unplaced, evacuate, mend_racks
 from riverrun.placement.planner.fairness import BalanceFigures, measure
 from riverrun.placement.planner.heirs import HeirPlan
@@ -51,6 +52,8 @@ class Goal(IntEnum):
     """A person chose the replicas."""
     HEIRS = 10
     """The loss of a broker would give its leaderships to too few others."""
+    BYTES_OUT = 11
+    """By other leaders, after their counts are even."""
 
 
 class PlannedMove(Struct, frozen=True, kw_only=True):
@@ -98,6 +101,8 @@ class PlannedMove(Struct, frozen=True, kw_only=True):
                 return "evens disk use"
             case Goal.BYTES_IN:
                 return "evens bytes in"
+            case Goal.BYTES_OUT:
+                return "evens bytes out"
             case Goal.LEADERS:
                 return f"broker {self.before[0]} leads more than its share"
             case Goal.REQUEST:
@@ -156,6 +161,8 @@ def make_plan(
     leaders = LeaderPlan(board, not_leading=excluded)
     if purpose is not Purpose.REPAIR:
         leaders.spread()
+        if layout.has_rates:
+            BytesOutEvener(board, leaders).run()
     heirs = HeirPlan(board, leaders)
     heirs.spread(reorder_others=purpose is not Purpose.REPAIR)
     preferred = array("i", [layout.replicas[start] for start in layout.starts[:-1]])
@@ -190,8 +197,11 @@ def _moves(board: Board, leaders: LeaderPlan, heirs: HeirPlan) -> list[PlannedMo
         current = layout.leaders[partition]
         if not is_same:
             goal = _goal(board, start, end)
+        elif is_led_as_before:
+            goal = Goal.HEIRS
         else:
-            goal = Goal.HEIRS if is_led_as_before else Goal.LEADERS
+            is_for_bytes = partition in leaders.passed_for_bytes_out
+            goal = Goal.BYTES_OUT if is_for_bytes else Goal.LEADERS
         move = PlannedMove(
             topic=layout.topics[layout.topic_of[partition]],
             partition=layout.numbers[partition],

@@ -241,6 +241,23 @@ def test_producer_that_wrote_before_the_leader_was_ready_resumes_at_its_first_ba
     assert appended(node, numbered(2)) == 2
 
 
+def test_gap_after_a_refused_retry_is_explained_by_the_batches_refused_with_it() -> None:
+    """The log has the retried batch from the leader before. The retry and its successor arrive
+    before this node knows that it leads, the next batch after that. With
+    OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka would repeat the batch that the log has in a new epoch
+    (found by a chaos run)."""
+    node = Node()
+    assert [appended(node, numbered(sequence)) for sequence in (0, 1)] == [0, 1]
+    node.partition.apply(state(leader=OTHER, epoch=1, partition_epoch=1))
+    for sequence in (1, 2, 3):
+        assert rejected(node, numbered(sequence)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node.partition.apply(state(epoch=2, partition_epoch=2))
+    assert rejected(node, numbered(4)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert rejected(node, numbered(5)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [appended(node, numbered(sequence)) for sequence in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert rejected(node, numbered(9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 @pytest.mark.parametrize("segment_bytes", [100, 10_000])
 def test_batches_after_one_without_disk_space_get_a_storage_error(segment_bytes: int) -> None:
     node = Node(segment_bytes=segment_bytes)

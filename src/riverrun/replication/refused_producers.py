@@ -10,7 +10,8 @@ Kafka's brokers have the same problem.)
 
 A batch is held back only while the producer can still fill the gap:
 
-- The log expects exactly the refused batch next. Any other gap is a loss, for example of
+- The log expects one of the refused batches next. This is not always the first one: that may be a
+  retry of a batch that the log has from an earlier leader. Any other gap is a loss, for example of
   acknowledged batches that a power loss took. The producer never sends those again, and would
   repeat its batch without end. OUT_OF_ORDER_SEQUENCE_NUMBER makes it start a new epoch.
 - The producer has not sent the batch a second time since. Producers retry in order, so it would
@@ -88,7 +89,11 @@ class RefusedProducers:
         first = self._refusals.get(producer)
         if first is None or first.epoch != epoch:
             return
-        is_explained = producers.next_sequence(producer, epoch) == first.sequence
+        expected = producers.next_sequence(producer, epoch)
+        is_explained = expected is not None and (
+            expected == first.sequence
+            or (_is_after(expected, first.sequence) and not _is_after(expected, first.newest))
+        )
         if not is_explained or not _is_after(sequence, first.newest):
             del self._refusals[producer]
             return

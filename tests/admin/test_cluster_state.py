@@ -108,3 +108,17 @@ def test_words_say_whether_traffic_was_measured() -> None:
     assert "from 1 MB/s per node" in traffic_line(measured(10.0))
     silent = ClusterTraffic({}, (NodeId(1), NodeId(2)))
     assert traffic_line(silent).startswith("The traffic of nodes 1, 2 is not known")
+
+
+def test_words_count_partitions_with_another_order_of_followers() -> None:
+    state = view(broker(1), broker(2), broker(3))
+    partitions = [
+        replace(one, replicas=(NodeId(1), NodeId(2), NodeId(3))) for one in state.partitions
+    ]
+    plan = move_plan(replace(state, partitions=partitions), "t", None, (1, 3, 2))
+    text = summary(plan, None)
+    assert text.startswith("0 partitions would change replicas; 0 B would be copied; ")
+    assert text.endswith(
+        "0 preferred leaders would change; 10 partitions would get another order of followers."
+    )
+    assert "followers" not in summary(move_plan(state, "t", None, (NodeId(2),)), None)

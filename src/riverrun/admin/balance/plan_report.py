@@ -153,10 +153,13 @@ def figures_table(plan: Plan, traffic: ClusterTraffic) -> Table:
 
 def summary(plan: Plan, time_needed: Estimate | None) -> str:
     """What will happen, in one sentence."""
-    reordered = sum(not move.adding and not move.removing for move in plan.moves)
-    words = [f"{counted(len(plan.moves) - reordered, 'partition')} would change replicas"]
+    reordered = [move for move in plan.moves if not move.adding and not move.removing]
+    heirs = sum(move.before[:1] == move.after[:1] for move in reordered)
+    words = [f"{counted(len(plan.moves) - len(reordered), 'partition')} would change replicas"]
     words.append(f"{bytes_in_words(int(plan.bytes_to_copy))} would be copied")
     words.append(f"{counted(plan.leaders_changed, 'preferred leader')} would change")
+    if heirs:
+        words.append(f"{counted(heirs, 'partition')} would get another order of followers")
     text = "; ".join(words) + "."
     if time_needed is not None:
         verb = "it" if time_needed.endless else "it takes"

@@ -28,7 +28,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScenarioRunner]
         "minority-partition",
         "quorum-leader-killed",
         "transaction-coordinator-killed",
-        "group-coordinator-killed",
+        "group-members-killed",
         "controller-killed-while-moving",
     ],
 )

@@ -103,6 +103,7 @@ class _Member:
         self._topic = topic
         self._is_incremental = protocol is GroupProtocol.CONSUMER
         self._positions: dict[int, int] = {}
+        self._is_closing = False
         settings: dict[str, str | int | float | bool] = {
             **confluent_address(bootstrap),
             **QUICK,
@@ -127,6 +128,7 @@ class _Member:
                     self._commit(list(self._positions))
                     commit_at = time.monotonic() + COMMIT_SECONDS
         finally:
+            self._is_closing = True
             self._consumer.close()
 
     def _taken(self, _consumer: object, partitions: list[TopicPartition]) -> None:
@@ -139,8 +141,14 @@ class _Member:
             self._consumer.assign(places)
 
     def _at_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """The partitions with the group's offsets. Without an answer librdkafka asks itself."""
+        """The partitions with the group's offsets. Without an answer librdkafka asks itself.
+
+        A consumer that is closed gives up partitions that it has just got. It sends no heartbeats
+        meanwhile, so it must not wait for offsets.
+        """
         for _ in range(COMMITTED_TRIES_MAX if partitions else 0):
+            if self._is_closing:
+                break
             try:
                 found = self._consumer.committed(partitions, timeout=COMMITTED_SECONDS_MAX)
             except confluent_kafka.KafkaException:

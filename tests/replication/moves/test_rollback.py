@@ -313,6 +313,22 @@ def test_copy_on_a_disk_above_its_ceiling_is_rolled_back_by_its_own_node() -> No
     assert (len(controller.asked), counted(metrics)) == (1, {"disk": 1})
 
 
+class FreedDisk(Disk):
+    """It has space again from the second measurement on."""
+
+    measurements = 0
+
+    async def used_ratio(self) -> float:
+        self.measurements += 1
+        return 0.96 if self.measurements == 1 else 0.1
+
+
+def test_no_move_is_rolled_back_for_a_disk_that_was_above_its_ceiling_before() -> None:
+    controller, disk = Controller(), FreedDisk()
+    run_for(4.5 * CHECK_SECONDS, arriving(), controller, node=THREE, disk=disk)
+    assert (len(controller.asked), disk.measurements) == (1, 2)
+
+
 def test_copy_on_a_full_disk_is_rolled_back() -> None:
     controller, disk = Controller(), Disk()
     disk.is_full = True

@@ -179,7 +179,9 @@ class Rollbacks:
             self._progress.restart(partition, now)
 
     async def _is_disk_short(self, now: float, settings: ReplicationSettings) -> bool:
-        if now >= self._space_due:
+        """A disk without room is measured each time: it may have space again since an earlier move
+        was rolled back."""
+        if now >= self._space_due or self._is_above_ceiling:
             self._space_due = now + SPACE_SECONDS
             used = await self._disk.used_ratio()
             self._is_above_ceiling = used > settings.reassignment_disk_ceiling

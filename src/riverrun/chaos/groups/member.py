@@ -25,7 +25,9 @@ from riverrun.chaos.clients.addresses import address_here, confluent_address, en
 from riverrun.chaos.clients.consumers import BATCH_MAX, POLL_SECONDS, QUICK, SESSION_MS
 
 COMMIT_SECONDS = 0.3
-COMMITTED_TRIES_MAX = 40
+COMMITTED_TRIES_MAX = 8
+"""A new coordinator answers within a second. A member that waits for longer than its session would
+be removed from the group, so it lets librdkafka ask instead."""
 COMMITTED_SECONDS_MAX = 1.0
 END_SECONDS_MAX = 20.0
 

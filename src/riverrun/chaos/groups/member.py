@@ -26,8 +26,8 @@ from riverrun.chaos.clients.consumers import BATCH_MAX, POLL_SECONDS, QUICK, SES
 
 COMMIT_SECONDS = 0.3
 COMMITTED_TRIES_MAX = 8
-"""A new coordinator answers within a second. A member that waits for longer than its session would
-be removed from the group, so it lets librdkafka ask instead."""
+"""A new coordinator answers within a second. After some ten seconds librdkafka asks instead, so
+that the callback ends before the scenario stops waiting for progress."""
 COMMITTED_SECONDS_MAX = 1.0
 END_SECONDS_MAX = 20.0
 

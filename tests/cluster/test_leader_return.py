@@ -8,6 +8,7 @@ from riverrun.cluster.brokers.sessions import Sessions
 from riverrun.cluster.partitions.leader_return import (
     LOOK_SECONDS,
     REPEATED_SECONDS,
+    STEP_SECONDS,
     BrokerReturns,
     LeaderReturn,
 )
@@ -100,6 +101,37 @@ def test_suspect_broker_gets_nothing() -> None:
     assert returning.step() == (0, True)
     returning.heartbeats()
     assert returning.step() == (1, False)
+
+
+def test_broker_that_a_new_controller_has_not_heard_gets_nothing() -> None:
+    """Another broker's heartbeat makes a step due; node 1 may have died before the takeover."""
+    returning = Returning(AWAY)
+    returning.returns.reset(NOW)
+    returning.sessions.begin(returning.image, NOW, {})
+    node = NodeId(2)
+    for is_due in (False, True):
+        returning.now += LOOK_SECONDS
+        returning.sessions.touched(
+            node, returning.image.brokers[node].epoch, returning.image.offset, returning.now
+        )
+        now = returning.now
+        assert returning.returns.is_due(returning.image, returning.sessions, now) is is_due
+    assert returning.step() == (0, True)
+    returning.heartbeats()
+    assert returning.step() == (1, False)
+
+
+def test_step_that_could_not_be_stored_is_repeated_soon() -> None:
+    returning = Returning(AWAY)
+    returning.returns.reset(NOW)
+    for _ in range(2):
+        returning.now += LOOK_SECONDS
+        returning.heartbeats()
+        is_due = returning.returns.is_due(returning.image, returning.sessions, returning.now)
+    assert is_due
+    returning.returns.retry(returning.now)
+    returning.now += STEP_SECONDS
+    assert returning.returns.is_due(returning.image, returning.sessions, returning.now)
 
 
 def test_departing_broker_gets_nothing() -> None:
@@ -209,7 +241,7 @@ def test_broker_that_must_wait_gets_no_leaderships_in_the_steps_of_others() -> N
     watching.is_due()
     returning.now = watching.now
     returning.heartbeats()
-    assert returning.step() == (0, True)
+    assert returning.step() == (0, False), "it is due again when its wait ends"
     returning.now += 5
     returning.heartbeats()
     assert returning.step() == (1, False)

@@ -349,8 +349,10 @@ class ActiveController:
         if now >= self._hand_over_at:
             self._hand_over_at = now + HAND_OVER_SECONDS
             self._attempt("hand-over of leadership", self._hand_over)
-        if self._leader_return.is_due(metadata.newest, self.sessions, now):
-            self._attempt("leader rebalance", self._balance)
+        if self._leader_return.is_due(metadata.newest, self.sessions, now) and not self._attempt(
+            "leader rebalance", self._balance
+        ):
+            self._leader_return.retry(now)
         for plan in self._plans.due(metadata.newest):
             self._attempt("plan", partial(self._advance_plan, plan))
 

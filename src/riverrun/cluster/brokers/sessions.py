@@ -35,6 +35,8 @@ class BrokerSession(Struct, kw_only=True):
     offset: int = -1
     leaves_at: int | None = None
     """The metadata offset that all active brokers must reach before this broker may stop."""
+    is_heard: bool = False
+    """Whether this controller has received a heartbeat; before, the session is an assumption."""
     is_suspect: bool = False
     is_over: bool = False
 
@@ -95,6 +97,7 @@ class Sessions:
             session = self._known[node] = BrokerSession(epoch=epoch, contact=now)
         session.contact = now
         session.offset = max(session.offset, offset)
+        session.is_heard = True
         session.is_suspect = session.is_over = False
         return session
 

@@ -120,7 +120,8 @@ def balance(
 ) -> Decision[bool]:
     """Move leadership to in-sync preferred replicas; True if some remain beyond a limit.
 
-    ``limits`` are those of single brokers, ``limit`` is that of all together.
+    ``limits`` are those of single brokers, ``limit`` is that of all together. A broker without one
+    gets no leaderships, and those do not count as remaining.
     """
     candidates = LeaderCandidates(image)
     records: list[PartitionChangeRecord] = []
@@ -135,6 +136,8 @@ def balance(
                 continue
             if len(records) == limit:
                 return Decision(records=tuple(records), response=True)
+            if preferred not in left:
+                continue
             if not left[preferred]:
                 is_more = True
                 continue

@@ -5,7 +5,7 @@ clients of a partition, and the broker may still be busy with its other replicas
 return in steps. A step of a broker is
 
     nothing      while it has not read the metadata of its previous step,
-    nothing      while it may be dead, or leaves its in-sync sets,
+    nothing      while it may be dead, was not heard yet, or leaves its in-sync sets,
     a quarter    while some of its replicas are out of sync: it is still catching up,
     a quarter    while its heartbeats are late,
     the maximum  otherwise.
@@ -26,9 +26,9 @@ from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions.elect_leaders import balance
 from riverrun.cluster.settings import ControllerSettings
-from riverrun.metadata.image import BrokerImage, Image
+from riverrun.metadata.image import BrokerImage, Image, TopicImage
 from riverrun.metadata.records import PartitionChangeRecord
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import NodeId, TopicId
 from riverrun.model.settings import SECOND_MS
 
 STEP_SECONDS: Final = 1.0
@@ -56,6 +56,7 @@ class BrokerReturns:
         """When brokers returned within the last ``REPEATED_SECONDS``."""
         self._waiting: dict[NodeId, float] = {}
         """Brokers whose leaderships have not returned, and the earliest time for that."""
+        self._lagging = LaggingBrokers()
         self._look_at = 0.0
 
     def reset(self) -> None:
@@ -73,15 +74,17 @@ class BrokerReturns:
         if not self._waiting or now < self._look_at:
             return False
         self._look_at = now + LOOK_SECONDS
-        lagging = _lagging(image)
-        due = [
+        heard = [
             node
             for node, since in self._waiting.items()
             if now >= since
-            and node not in lagging
             and (session := sessions.get(node)) is not None
             and session.contact > since
         ]
+        if not heard:
+            return False
+        lagging = self._lagging.of(image)
+        due = [node for node in heard if node not in lagging]
         for node in due:
             del self._waiting[node]
         return bool(due)
@@ -130,6 +133,7 @@ class LeaderReturn:
         self._late_seconds = LATE_HEARTBEATS * settings.heartbeat_interval_ms / SECOND_MS
         self._last: dict[NodeId, int] = {}
         """The metadata offset of each broker's last step."""
+        self._lagging = LaggingBrokers()
         self.returns = BrokerReturns()
 
     def reset(self, now: float) -> None:
@@ -144,6 +148,10 @@ class LeaderReturn:
             return False
         self._check_at = now + self._check_seconds
         return True
+
+    def retry(self, now: float) -> None:
+        """The last step could not be stored."""
+        self._check_at = now + STEP_SECONDS
 
     def step(
         self,
@@ -167,17 +175,22 @@ class LeaderReturn:
     def _limits(
         self, image: Image, sessions: Sessions, now: float, departing: Collection[NodeId]
     ) -> Mapping[NodeId, int]:
+        """A broker that must wait has no limit: it is due again when its wait ends, so steps that
+        would find nothing else are not needed."""
         limits: dict[NodeId, int] = {}
-        lagging = _lagging(image)
+        lagging = self._lagging.of(image)
         for node in image.brokers:
+            if self.returns.must_wait(node, now):
+                continue
             session = sessions.get(node)
-            is_alive = session is not None and not session.is_suspect and node not in departing
+            is_alive = (
+                session is not None
+                and session.is_heard
+                and not session.is_suspect
+                and node not in departing
+            )
             is_following = session is not None and session.offset >= self._last.get(node, -1)
-            if (
-                session is None
-                or not (is_alive and is_following)
-                or self.returns.must_wait(node, now)
-            ):
+            if session is None or not (is_alive and is_following):
                 limits[node] = 0
             elif node in lagging or now - session.contact > self._late_seconds:
                 limits[node] = max(self._partitions_max // SLOW_DIVISOR, 1)
@@ -186,13 +199,24 @@ class LeaderReturn:
         return limits
 
 
-def _lagging(image: Image) -> dict[NodeId, None]:
-    """The brokers with replicas that are not in sync, except those that move to them."""
-    found: dict[NodeId, None] = {}
-    for topic in image.topics_by_id.values():
-        for partition in topic.partitions:
-            if len(partition.isr) < len(partition.replicas):
-                for node in partition.replicas:
-                    if node not in partition.isr and node not in partition.adding:
-                        found[node] = None
-    return found
+class LaggingBrokers:
+    """The brokers with replicas that are not in sync, except those that move to them.
+
+    All partitions are visited, so the result is kept until a topic changes.
+    """
+
+    def __init__(self) -> None:
+        self._topics: Mapping[TopicId, TopicImage] | None = None
+        self._found: dict[NodeId, None] = {}
+
+    def of(self, image: Image) -> Mapping[NodeId, None]:
+        if image.topics_by_id is self._topics:
+            return self._found
+        self._topics, self._found = image.topics_by_id, {}
+        for topic in image.topics_by_id.values():
+            for partition in topic.partitions:
+                if len(partition.isr) < len(partition.replicas):
+                    for node in partition.replicas:
+                        if node not in partition.isr and node not in partition.adding:
+                            self._found[node] = None
+        return self._found

@@ -92,6 +92,37 @@ def test_flush_that_cannot_start_yields_to_the_event_loop(
     run(machine.clock, story)
 
 
+def test_flush_of_recovered_records_that_cannot_start_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine()
+    begin_flush = Log.begin_flush
+    has_descriptors = False
+
+    def begin(log: Log, *, whole: bool = False, closing: bool = False) -> FlushJob | None:
+        if not has_descriptors:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return begin_flush(log, whole=whole, closing=closing)
+
+    async def story(_loop: VirtualLoop) -> None:
+        nonlocal has_descriptors
+        _, log = await started(machine)
+        appended(log, b"value")
+        machine.kill()
+        manager, log = await started(machine)
+        monkeypatch.setattr(Log, "begin_flush", begin)
+        running = asyncio.create_task(manager.run())
+        await asyncio.sleep(5)
+        assert log.recovery_point == 0
+        has_descriptors = True
+        await asyncio.sleep(5)
+        assert log.recovery_point == log.end_offset == 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(machine.clock, story)
+
+
 def test_caller_in_the_iteration_in_which_a_sync_ends_does_not_spin() -> None:
     """Awaiting a finished task does not yield, so the caller would loop without end."""
     machine = Machine()

@@ -329,11 +329,19 @@ class LogManager:
     async def _flush_due_logs(self) -> None:
         """Flush logs that are due by their settings, a closed segment or unflushed bytes."""
         directory = self._directory
-        unflushed = directory.unflushed[:WHOLE_FLUSHES_MAX]
-        del directory.unflushed[:WHOLE_FLUSHES_MAX]
+        # Side files of logs find no space on a full disk.
+        unflushed = [] if self.is_disk_full else directory.unflushed[:WHOLE_FLUSHES_MAX]
+        del directory.unflushed[: len(unflushed)]
         rolled, directory.rolled = directory.rolled, {}
-        whole = [log for log in dict.fromkeys([*unflushed, *rolled]) if not log.is_offline]
+        logs = dict.fromkeys([*unflushed, *rolled])
+        whole = {log: log.end_offset for log in logs if not log.is_offline}
         await self._flush_all(whole, whole=True, shares_names=bool(unflushed))
+        # A flush that found no descriptor or no space is repeated in a later tick.
+        directory.unflushed += [
+            log
+            for log, end_offset in whole.items()
+            if log.recovery_point < min(end_offset, log.end_offset) and not log.is_offline
+        ]
         now_ms = self._clock.now_ms()
         dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
         await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
@@ -382,6 +390,8 @@ class LogManager:
 
     async def _sync_names(self) -> bool:
         """Sync the data directory, which has the names of all logs. Returns success."""
+        if self._directory.is_offline:
+            return False
         try:
             await self._in_sync_thread(partial(self._files.sync_directory, self._directory.path))
         except OSError as error:

@@ -105,7 +105,7 @@ def test_long_loading_does_not_keep_garbage() -> None:
             await asyncio.sleep(PAUSE_SECONDS_MAX - 1)
             assert collector.calls == ["disable"]
             await asyncio.sleep(2)
-            assert collector.calls == ["disable", "enable"]
+            assert collector.calls == ["disable", "freeze", "enable"]
 
     run(FixedClock(), story)
 

@@ -45,14 +45,18 @@ def without_collections(
 
     They are frozen at the end, or the next collection would visit all of them.
     """
+
+    def end() -> None:
+        freeze()
+        enable()
+
     disable()
-    limit = asyncio.get_running_loop().call_later(PAUSE_SECONDS_MAX, enable)
+    limit = asyncio.get_running_loop().call_later(PAUSE_SECONDS_MAX, end)
     try:
         yield
     finally:
         limit.cancel()
-        freeze()
-        enable()
+        end()
 
 
 class FrozenObjects:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -547,12 +547,48 @@ def test_recovery_raises_the_error_of_the_disk(
     async def second_run(_loop: VirtualLoop) -> None:
         node = Node(machine)
 
-        def fail(_: object) -> list[Log]:
+        def fail(_: object, *, is_abandoned: Callable[[], bool]) -> list[Log]:
             raise OSError(5, "the disk is gone")
 
         monkeypatch.setattr(node.directory, "open_logs", fail)
         with pytest.raises(OSError, match="the disk is gone"):
             await node.start()
+
+    run(machine.clock, first_run)
+    run(machine.clock, second_run)
+
+
+def test_stop_during_recovery_waits_for_the_log_that_a_thread_repairs() -> None:
+    """The thread changes files. The lock of the directory must not be free meanwhile."""
+    machine = Machine()
+    logs = 40
+
+    async def first_run(_loop: VirtualLoop) -> None:
+        node = Node(machine)
+        await node.start()
+        for index in range(logs):
+            node.directory.create(
+                TopicPartition(PARTITION.topic, PartitionIndex(index + 1)), TOPIC_ID, node.settings
+            )
+        machine.kill()
+
+    async def second_run(loop: VirtualLoop) -> None:
+        node = Node(machine)
+        loop.is_holding = True
+        starting = asyncio.create_task(node.start())
+        for _ in range(3):  # the search for logs, and the first logs of each thread
+            await asyncio.sleep(0.001)
+            loop.release()
+        await asyncio.sleep(0.001)
+        assert node.directory.logs
+        starting.cancel()
+        await asyncio.sleep(1)
+        assert not starting.done(), "a thread is at work"
+        loop.is_holding = False
+        loop.release()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert len(node.directory.logs) < logs, "it skips the logs that it has not begun"
 
     run(machine.clock, first_run)
     run(machine.clock, second_run)

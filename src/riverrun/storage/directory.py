@@ -301,8 +301,18 @@ class LogDirectory:
         # it, the next start takes the log for a stray one and removes it.
         return self._open(partition, topic_id, settings, is_metadata_durable=self.was_clean)
 
-    def open_logs(self, wanted: Iterable[tuple[TopicPartition, LogSettings]]) -> list[Log]:
-        return [self.open_log(partition, settings) for partition, settings in wanted]
+    def open_logs(
+        self,
+        wanted: Iterable[tuple[TopicPartition, LogSettings]],
+        *,
+        is_abandoned: Callable[[], bool],
+    ) -> list[Log]:
+        """Recover several logs, or fewer if the recovery is abandoned meanwhile."""
+        return [
+            self.open_log(partition, settings)
+            for partition, settings in wanted
+            if not is_abandoned()
+        ]
 
     def _open(
         self,

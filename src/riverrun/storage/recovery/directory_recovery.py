@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -36,13 +37,24 @@ async def recover_all(
     size = min(max(len(partitions) // (threads * CALLS_MIN), 1), LOGS_MAX)
     chunks = iter([partitions[at : at + size] for at in range(0, len(partitions), size)])
 
+    abandoned = Event()
+
     async def open_some() -> None:
         for chunk in chunks:
             topics = dict.fromkeys(partition.topic for partition in chunk)
             settings = {topic: settings_for(topic) for topic in topics}
             pairs = [(partition, settings[partition.topic]) for partition in chunk]
-            for log in await in_thread(partial(directory.open_logs, pairs)):
-                directory.add(log)
+            opened = asyncio.ensure_future(
+                in_thread(partial(directory.open_logs, pairs, is_abandoned=abandoned.is_set))
+            )
+            try:
+                for log in await asyncio.shield(opened):
+                    directory.add(log)
+            except asyncio.CancelledError:
+                # The thread repairs files, so it must end before the directory's lock is released.
+                abandoned.set()
+                await asyncio.gather(opened, return_exceptions=True)
+                raise
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -547,10 +547,10 @@ def test_recovery_raises_the_error_of_the_disk(
     async def second_run(_loop: VirtualLoop) -> None:
         node = Node(machine)
 
-        def fail(_: object, *, is_abandoned: Callable[[], bool]) -> list[Log]:
+        def fail(_partition: TopicPartition, _settings: LogSettings) -> Log:
             raise OSError(5, "the disk is gone")
 
-        monkeypatch.setattr(node.directory, "open_logs", fail)
+        monkeypatch.setattr(node.directory, "open_log", fail)
         with pytest.raises(OSError, match="the disk is gone"):
             await node.start()
 

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -98,7 +98,8 @@ class LogDirectory:
         """Files and directories that are no longer used."""
         self.unflushed: list[Log] = []
         """Logs to flush as a whole: new ones, and those that a crash left with unflushed records,
-        which every further crash would check and replay again."""
+        which every further crash would check and replay again. They wait while the disk is full,
+        because their side files need space."""
         self.being_made: dict[TopicPartition, None] = {}
         """New logs whose files a thread makes now."""
         self.rolled: dict[Log, None] = {}
@@ -300,19 +301,6 @@ class LogDirectory:
         # A log that was created shortly before a crash may not have its id on the disk. Without
         # it, the next start takes the log for a stray one and removes it.
         return self._open(partition, topic_id, settings, is_metadata_durable=self.was_clean)
-
-    def open_logs(
-        self,
-        wanted: Iterable[tuple[TopicPartition, LogSettings]],
-        *,
-        is_abandoned: Callable[[], bool],
-    ) -> list[Log]:
-        """Recover several logs, or fewer if the recovery is abandoned meanwhile."""
-        return [
-            self.open_log(partition, settings)
-            for partition, settings in wanted
-            if not is_abandoned()
-        ]
 
     def _open(
         self,

@@ -291,3 +291,12 @@ def largest_unflushed(logs: Iterable[Log], bytes_max: int) -> list[Log]:
         chosen.append(log)
         total -= size
     return chosen
+
+
+def unflushed_below(logs: Iterable[Log], end_offsets: Iterable[int]) -> list[Log]:
+    """The logs whose flush found no descriptor or no space. It is repeated in a later tick."""
+    return [
+        log
+        for log, end_offset in zip(logs, end_offsets, strict=True)
+        if log.recovery_point < min(end_offset, log.end_offset) and not log.is_offline
+    ]

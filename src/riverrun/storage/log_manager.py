@@ -31,7 +31,7 @@ from riverrun.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START
 from riverrun.storage.cleaning.cleaner import Cleaner, Steps
 from riverrun.storage.cleaning.compaction import CompactionAborted
 from riverrun.storage.directory import LogDirectory, SettingsFor
-from riverrun.storage.flush import FlushJob, largest_unflushed
+from riverrun.storage.flush import FlushJob, largest_unflushed, unflushed_below
 from riverrun.storage.log import Log
 from riverrun.storage.recovery.directory_recovery import recover_all
 from riverrun.storage.removal import Removal
@@ -329,19 +329,13 @@ class LogManager:
     async def _flush_due_logs(self) -> None:
         """Flush logs that are due by their settings, a closed segment or unflushed bytes."""
         directory = self._directory
-        # Side files of logs find no space on a full disk.
         unflushed = [] if self.is_disk_full else directory.unflushed[:WHOLE_FLUSHES_MAX]
         del directory.unflushed[: len(unflushed)]
         rolled, directory.rolled = directory.rolled, {}
-        logs = dict.fromkeys([*unflushed, *rolled])
-        whole = {log: log.end_offset for log in logs if not log.is_offline}
+        whole = [log for log in dict.fromkeys([*unflushed, *rolled]) if not log.is_offline]
+        end_offsets = [log.end_offset for log in whole]
         await self._flush_all(whole, whole=True, shares_names=bool(unflushed))
-        # A flush that found no descriptor or no space is repeated in a later tick.
-        directory.unflushed += [
-            log
-            for log, end_offset in whole.items()
-            if log.recovery_point < min(end_offset, log.end_offset) and not log.is_offline
-        ]
+        directory.unflushed += unflushed_below(whole, end_offsets)
         now_ms = self._clock.now_ms()
         dirty = [log for log in directory.logs.values() if log.flushed_offset < log.end_offset]
         await self._flush_all([log for log in dirty if self._is_due(log, now_ms)])
@@ -354,10 +348,9 @@ class LogManager:
 
     async def _check_space(self) -> None:
         space = await self.in_thread(self._directory.space)
-        end_offsets = sum(log.end_offset for log in self._directory.logs.values())
         if self._directory.space_monitor.update(
             self._clock.monotonic() * SECOND_MS,
-            end_offsets,
+            sum(log.end_offset for log in self._directory.logs.values()),
             free_bytes=space.usable_bytes,
             total_bytes=space.total_bytes,
         ):
@@ -379,7 +372,7 @@ class LogManager:
     ) -> None:
         """``shares_names`` if many logs may be new: one sync makes all their names durable."""
         waiting = iter(list(logs))
-        if shares_names and not await self._sync_names():
+        if self._directory.is_offline or (shares_names and not await self._sync_names()):
             return
 
         async def flush_some() -> None:
@@ -390,8 +383,6 @@ class LogManager:
 
     async def _sync_names(self) -> bool:
         """Sync the data directory, which has the names of all logs. Returns success."""
-        if self._directory.is_offline:
-            return False
         try:
             await self._in_sync_thread(partial(self._files.sync_directory, self._directory.path))
         except OSError as error:
@@ -418,8 +409,10 @@ class LogManager:
                 _logger.warning("retention failed", partition=str(log.partition), error=str(error))
 
     async def _expire_producers(self) -> None:
-        now_ms = self._clock.now_ms()
-        expiration_ms = self._directory.settings.producer_expiration_ms
+        now_ms, expiration_ms = (
+            self._clock.now_ms(),
+            self._directory.settings.producer_expiration_ms,
+        )
         yielder = Yielder(self._clock)
         for log in self._all_logs():
             await yielder.step()

@@ -7,13 +7,16 @@ trip to the event loop, so a thread recovers many logs in one call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from riverrun.model.ids import TopicName, TopicPartition
     from riverrun.storage.directory import LogDirectory, SettingsFor
+    from riverrun.storage.log import Log
+    from riverrun.storage.settings import LogSettings
 
 Result = TypeVar("Result")
 
@@ -39,14 +42,20 @@ async def recover_all(
 
     abandoned = Event()
 
+    def open_logs(
+        partitions: Iterable[TopicPartition], settings: Mapping[TopicName, LogSettings]
+    ) -> list[Log]:
+        return [
+            directory.open_log(partition, settings[partition.topic])
+            for partition in partitions
+            if not abandoned.is_set()
+        ]
+
     async def open_some() -> None:
         for chunk in chunks:
             topics = dict.fromkeys(partition.topic for partition in chunk)
             settings = {topic: settings_for(topic) for topic in topics}
-            pairs = [(partition, settings[partition.topic]) for partition in chunk]
-            opened = asyncio.ensure_future(
-                in_thread(partial(directory.open_logs, pairs, is_abandoned=abandoned.is_set))
-            )
+            opened = asyncio.ensure_future(in_thread(partial(open_logs, chunk, settings)))
             try:
                 for log in await asyncio.shield(opened):
                     directory.add(log)

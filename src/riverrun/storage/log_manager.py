@@ -1,9 +1,8 @@
 """The asynchronous part of a data directory: threads for the disk, and periodic tasks.
 
-Producers that require a sync before the acknowledgement share it (group commit). Other tasks are
-recovery at the start, cold reads, the periodic tasks (flushing, retention, checkpoints, expiration
-of producers, compaction, removal of files) and the clean stop. A failed sync takes the directory
-offline. A full disk fails appends until it has space again.
+Producers that require a sync before the acknowledgement share it (group commit). Periodic tasks
+flush, enforce retention, write checkpoints, expire producers, compact and remove files. A failed
+sync takes the directory offline. A full disk fails appends until it has space again.
 """
 
 from __future__ import annotations
@@ -409,10 +408,8 @@ class LogManager:
                 _logger.warning("retention failed", partition=str(log.partition), error=str(error))
 
     async def _expire_producers(self) -> None:
-        now_ms, expiration_ms = (
-            self._clock.now_ms(),
-            self._directory.settings.producer_expiration_ms,
-        )
+        now_ms = self._clock.now_ms()
+        expiration_ms = self._directory.settings.producer_expiration_ms
         yielder = Yielder(self._clock)
         for log in self._all_logs():
             await yielder.step()

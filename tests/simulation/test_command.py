@@ -58,7 +58,7 @@ def test_invalid_arguments_are_rejected(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
 
 
-def test_unknown_bug_lists_all_bugs() -> None:
+def test_all_bugs_are_listed() -> None:
     done = simulate("--nodes", "3", "--flaw", "?")
-    assert done.returncode == 2
-    assert "votes-twice: a voter grants several votes" in done.stderr
+    assert done.returncode == 0
+    assert "votes-twice: a voter grants several votes" in done.stdout

@@ -151,11 +151,14 @@ def _bug_of(
     bugs += [*TransactionBug] if has_transactions else []
     bugs += [*GroupBug] if has_groups else []
     bugs += [*AccessBug] if is_secure else []
+    known = "\n".join(f"  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
+    if name == "?":
+        typer.echo(known)
+        raise typer.Exit
     try:
         return next(each for each in bugs if each.name == name.upper().replace("-", "_"))
     except StopIteration:
-        known = "".join(f"\n  {each.name.lower().replace('_', '-')}: {each.value}" for each in bugs)
-        raise typer.BadParameter(f"there is no bug {name}; known bugs:{known}") from None
+        raise typer.BadParameter(f"there is no bug {name}; known bugs:\n{known}") from None
 
 
 def _fix_order() -> None:

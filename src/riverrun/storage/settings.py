@@ -74,7 +74,7 @@ def _as_given(error: SettingError, texts: Mapping[str, str]) -> SettingError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(Settings):
-    """Settings of the logs of one topic."""
+    """Logs of a topic."""
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",), name="log.cleanup.policy", topic="cleanup.policy",
@@ -251,7 +251,7 @@ class LogSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings(Settings):
-    """Settings of a node's data directory."""
+    """The data directory of a node."""
 
     cordoned: tuple[str, ...] = setting(
         (), name=CORDONED, live=True,
@@ -336,7 +336,7 @@ class CleanerSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubSettings(Settings):
-    """Settings of scrubbing."""
+    """Scrubbing."""
 
     interval_ms: int = setting(
         7 * DAY_MS,

@@ -1,4 +1,7 @@
-"""AlterClientQuotas, versions 0 and 1; decided by ``cluster/security/client_quotas.py``."""
+"""AlterClientQuotas: set or remove quotas of users and client ids (KIP-546).
+
+Versions 0 and 1. Decided by ``cluster/security/client_quotas.py``.
+"""
 
 from __future__ import annotations
 

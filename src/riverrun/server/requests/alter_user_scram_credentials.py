@@ -1,4 +1,7 @@
-"""AlterUserScramCredentials, version 0; decided by ``cluster/security/scram_users.py``."""
+"""AlterUserScramCredentials: set or remove passwords of users (KIP-554).
+
+Version 0. Decided by ``cluster/security/scram_users.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""CreateAcls, versions 1 to 3; decided by ``cluster/security/access_rules.py``.
+"""CreateAcls: add access rules.
 
+Versions 1 to 3. Decided by ``cluster/security/access_rules.py``.
 SECURITY_DISABLED without an authorizer.
 """
 

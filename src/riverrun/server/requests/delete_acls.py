@@ -1,5 +1,6 @@
-"""DeleteAcls, versions 1 to 3; decided by ``cluster/security/access_rules.py``.
+"""DeleteAcls: remove the access rules that match filters.
 
+Versions 1 to 3. Decided by ``cluster/security/access_rules.py``.
 SECURITY_DISABLED without an authorizer.
 """
 

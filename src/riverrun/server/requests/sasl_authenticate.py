@@ -1,6 +1,7 @@
-"""SaslAuthenticate on a connection that needs no login: an error, and the connection stays.
+"""SaslAuthenticate: a step of a login, or of its repetition on the same connection (KIP-368).
 
-Listeners with SASL handle it in ``server/security/sasl_router.py``.
+Listeners with SASL handle it in ``server/security/sasl_router.py``. Here is the response on a
+connection that needs no login: an error, and the connection stays.
 
 Versions 0 to 2.
 """

@@ -1,6 +1,7 @@
-"""SaslHandshake on a connection that needs no login: an error, and the connection stays.
+"""SaslHandshake: choose the mechanism of a login (KIP-43).
 
-Listeners with SASL handle it in ``server/security/sasl_router.py``.
+Listeners with SASL handle it in ``server/security/sasl_router.py``. Here is the response on a
+connection that needs no login: an error, and the connection stays.
 
 Versions 0 to 1.
 """

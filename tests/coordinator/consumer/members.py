@@ -102,12 +102,16 @@ class Client:
         self.epoch = 0
         self.owned: dict[TopicSlot, None] = {}
         self.connection: int | None = None
+        self.is_unanswered = True
+        """Whether the last request has no response."""
         self.is_slow = False
         """Whether it keeps revoked partitions for now."""
 
     def send(self, epoch: int | None = None, version: int = 1, **fields: Any) -> Waiter:
         sent = self.epoch if epoch is None else epoch
-        is_full = sent == 0
+        # As Java's client: a join names everything, and so does the request after a lost response.
+        is_full = epoch == 0 or self.is_unanswered
+        self.is_unanswered = True
         values: dict[str, Any] = {
             "group_id": GROUP,
             "member_id": self.id,
@@ -117,7 +121,7 @@ class Client:
             "subscribed_topic_names": self.topics if is_full else None,
             "subscribed_topic_regex": self.regex if is_full else None,
             "server_assignor": self.assignor,
-            "topic_partitions": _listed(() if is_full else self.owned),
+            "topic_partitions": _listed(() if sent == 0 else self.owned),
             **fields,
         }
         request = ConsumerGroupHeartbeatRequest(**values)
@@ -150,6 +154,7 @@ class Client:
         if isinstance(response, ErrorCode):
             return response
         self.epoch = response.member_epoch
+        self.is_unanswered = False
         if response.assignment is not None:
             wanted = {
                 (topic.topic_id, index): None

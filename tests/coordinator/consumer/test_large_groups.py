@@ -36,6 +36,19 @@ def test_the_assignment_is_computed_between_requests() -> None:
     assert len(first.owned) == len(second.owned) == len(TOPICS) * PARTITIONS // 2
 
 
+def test_no_member_is_told_epoch_zero() -> None:
+    """A member that learns epoch 0 would join again, without the fields that a join needs."""
+    driver = ConsumerDriver(FakeCluster(**dict.fromkeys(TOPICS, PARTITIONS)))
+    client = driver.client("a", *TOPICS)
+    assert client.join() is ErrorCode.NONE
+    assert driver.consumers.state.value == "Assigning"
+    assert client.epoch > 0
+    assert client.beat() is ErrorCode.NONE
+    driver.wait(1)
+    driver.settle_members(client)
+    assert len(client.owned) == len(TOPICS) * PARTITIONS
+
+
 def test_a_member_that_left_meanwhile_gets_no_target() -> None:
     driver, [first, second] = large()
     driver.wait(0.001)
@@ -88,7 +101,7 @@ def test_a_turn_works_on_the_assignment_of_one_group() -> None:
     driver.now += 1.0
     groups = driver.shard.consumers.groups
     turns = 0
-    while any(groups[name].target_epoch == 0 for name in names):
+    while any(groups[name].target_epoch < groups[name].epoch for name in names):
         turn = driver.turn()
         driver.shard.expire(turn)
         written = {getattr(record, "group_id", "") for record in turn.records}

@@ -102,6 +102,9 @@ def assign(turn: Turn, group: EpochGroup) -> None:
             if member_id in group.members and group.targets.get(member_id) != slots:
                 emit(turn, group, TargetRecord(group.group_id, member_id, slots))
     if not computation.is_taken:
+        if group.target_epoch == 0:
+            # A target without partitions: a member that is told epoch 0 would have to join again.
+            emit(turn, group, TargetEpochRecord(group.group_id, TargetEpoch(FIRST_EPOCH, 0)))
         turn.set_deadline(assign_key(group), SLICE_PAUSE_MS)
         return
     group.computation = None

@@ -252,15 +252,15 @@ class LogManager:
         lowered first, because batches that are appended now are not durable yet.
         """
         keep = offset if start_at is None else 0
-        if log.cleaned_to > keep:
-            # New batches there are not compacted. A tombstone must not expire before the records
-            # that it supersedes are removed.
-            log.cleaned_to = Offset(keep)
-            await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
-        while log in self._flushes or log.recovery_point > keep:
-            # Flushes raise it again. Nothing is awaited between the last look at it and the cut.
+        while log in self._flushes or log.recovery_point > keep or log.cleaned_to > keep:
+            # Flushes and the cleaner raise them again. The cut follows the last look at once.
             if (running := self._flushes.get(log)) is not None:
                 await asyncio.shield(running)
+                continue
+            if log.cleaned_to > keep:
+                # A tombstone must not expire before the new records that it supersedes are removed.
+                log.cleaned_to = Offset(keep)
+                await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
                 continue
             log.lower_recovery_point(keep)
             if not await self.checkpoint(RECOVERY_POINTS):

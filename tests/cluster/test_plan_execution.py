@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.cluster.balancing import execution
+from riverrun.cluster.balancing.absences import absence_records
+from riverrun.cluster.balancing.destinations import AWAY_MS_MAX
 from riverrun.cluster.balancing.execution import CANCELLED, DELETED, advance
+from riverrun.cluster.balancing.executor import PlanExecutor
 from riverrun.cluster.balancing.plans import PlanReader, plan_of
 from riverrun.cluster.balancing.rollbacks import rollback_records
 from riverrun.cluster.balancing.submission import (
@@ -22,7 +26,14 @@ from riverrun.cluster.balancing.throttling import (
     LEADER_RATE,
 )
 from riverrun.metadata.image import ConfigType, Image
-from riverrun.metadata.records import ConfigRecord, PartitionChangeRecord, RemoveTopicRecord
+from riverrun.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    RemoveTopicRecord,
+    UnregisterBrokerRecord,
+)
+from riverrun.metadata.registrations import FENCED
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.planner.plan import Goal, PlannedMove
@@ -67,11 +78,13 @@ def submitted(
     return replayed(image, submit_plan(image, plan_id, submitted_texts(header, moves)))
 
 
-def stepped(image: Image, plan_id: str = "p", limits: MoveLimits | None = None) -> Image:
+def stepped(
+    image: Image, plan_id: str = "p", limits: MoveLimits | None = None, now_ms: int = 9
+) -> Image:
     plan = plan_of(image, plan_id)
     assert plan is not None
     others = [one for one in running_plans(image) if one.id != plan_id]
-    step = advance(CONFIGS, image, plan, others=others, limits=limits, now_ms=9)
+    step = advance(CONFIGS, image, plan, others=others, limits=limits, now_ms=now_ms)
     return replayed(image, step.records)
 
 
@@ -248,6 +261,91 @@ def test_refused_target_is_dropped_and_the_others_go_on() -> None:
     image = stepped(replayed(image, [mode]))
     assert "decommissioned" in stored(image).dropped[0]
     assert stored(image).progress.moving == (1,)
+
+
+def fenced(image: Image, node: int, since_ms: int = 0) -> Image:
+    """The image after a broker was fenced, as the controller saw it at ``since_ms``."""
+    known = image.brokers[NodeId(node)]
+    away = BrokerRegistrationChangeRecord(broker_id=node, broker_epoch=known.epoch, fenced=FENCED)
+    image = replayed(image, [away])
+    return replayed(image, absence_records(image, since_ms))
+
+
+def test_moves_to_a_fenced_broker_wait_and_the_others_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "EXAMINED_MAX", 2)
+    image = fenced(cluster(*SIX_OF_THREE, brokers=FIVE), 4)
+    image = submitted(image, *[move(n, (4 if n < 4 else 5, 2, 3)) for n in range(6)])
+    image = stepped(image)
+    assert stored(image).progress.moving == (4, 5)
+    assert stored(image).dropped == {}
+    back = stepped(replace(image, brokers=cluster(brokers=FIVE).brokers))
+    assert stored(back).progress.moving == (4, 5, 0, 1)
+
+
+def test_moves_to_a_broker_that_stays_away_are_dropped_and_cancelled() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = submitted(image, *[move(n, (4, 2, 3)) for n in range(5)], move(5, (5, 2, 3)))
+    image = fenced(stepped(image, limits=MoveLimits(per_destination=2)), 4, since_ms=1000)
+    before = stepped(image, now_ms=1000 + AWAY_MS_MAX - 1)
+    assert stored(before).progress.moving == (0, 1, 5)
+    assert stored(before).progress.waiting == 3
+    after = stepped(image, now_ms=1000 + AWAY_MS_MAX)
+    assert stored(after).progress.moving == (5,)
+    assert stored(after).dropped == {
+        **dict.fromkeys((0, 1), "rolled back: broker 4 is away"),
+        **dict.fromkeys((2, 3, 4), "broker 4 is away"),
+    }
+    assert sorted(replicas(after, 0)) == [1, 2, 3]
+    ended = stepped(copied(after, 5))
+    assert (result(ended).done, result(ended).dropped) == (1, 5)
+
+
+def test_move_whose_cancel_is_refused_goes_on() -> None:
+    image = stepped(submitted(cluster(P(1, (1,)), brokers=FIVE), move(0, (4, 5, 1))))
+    isr = PartitionChangeRecord(partition_id=0, topic_id=TOPIC, isr=(1, 5))
+    image = fenced(replayed(image, [isr]), 4)
+    image = stepped(image, now_ms=AWAY_MS_MAX)
+    assert stored(image).progress.moving == (0,)
+    assert stored(image).dropped == {}
+
+
+def test_moves_to_a_broker_that_is_not_registered_any_more_are_dropped() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = submitted(image, *[move(n, (4, 2, 3)) for n in range(3)])
+    image = stepped(image, limits=MoveLimits(per_destination=1))
+    epoch = image.brokers[NodeId(4)].epoch
+    image = replayed(image, [UnregisterBrokerRecord(broker_id=4, broker_epoch=epoch)])
+    image = stepped(image, limits=MoveLimits(per_destination=1))
+    assert stored(image).progress.moving == ()
+    assert sorted(replicas(image, 0)) == [1, 2, 3]
+    assert result(image).failures[f"{NAME}-2"] == "broker 4 is not registered any more"
+
+
+def test_moves_that_wait_for_a_cordoned_broker_are_dropped_at_once() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = submitted(image, *[move(n, (4, 2, 3)) for n in range(3)])
+    image = stepped(image, limits=MoveLimits(per_destination=1))
+    known = image.brokers[NodeId(4)]
+    cordon = BrokerRegistrationChangeRecord(
+        broker_id=4, broker_epoch=known.epoch, cordoned_log_dirs=known.directories
+    )
+    image = stepped(replayed(image, [cordon]), limits=MoveLimits(per_destination=1))
+    assert stored(image).progress.moving == (0,)
+    assert stored(image).dropped == dict.fromkeys((1, 2), "broker 4 is cordoned")
+
+
+def test_executor_looks_again_at_plans_while_a_broker_is_away() -> None:
+    image = fenced(cluster(*SIX_OF_THREE, brokers=FIVE), 4)
+    image = submitted(image, move(0, (4, 2, 3)))
+    executor = PlanExecutor(CONFIGS)
+    assert executor.due(image, 0) == ["p"]
+    assert executor.advance(image, "p", 0).records == ()
+    assert executor.due(image, 1) == []
+    assert executor.due(image, AWAY_MS_MAX) == ["p"]
+    image = replayed(image, executor.advance(image, "p", AWAY_MS_MAX).records)
+    assert result(image).failures == {f"{NAME}-0": "broker 4 is away"}
 
 
 def test_plan_of_a_deleted_topic_ends_and_leaves_no_throttle() -> None:

@@ -353,7 +353,7 @@ class ActiveController:
             "leader rebalance", self._balance
         ):
             self._leader_return.retry(now)
-        for plan in self._plans.due(metadata.newest):
+        for plan in self._plans.due(metadata.newest, self._clock.now_ms()):
             self._attempt("plan", partial(self._advance_plan, plan))
 
     def _advance_plan(self, plan: str, image: Image) -> Decision[None]:

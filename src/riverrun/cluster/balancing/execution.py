@@ -2,7 +2,8 @@
 
     waiting ──start──> moving ──new replicas are in sync──> done
        |                 ├──cancelled, or given another target──> dropped
-       └──the partition was deleted or changed by others──> dropped
+       ├──the partition was deleted or changed by others──> dropped
+       └──a new replica's broker is lost (``destinations.py``)──> dropped; cancelled if moving
 
 All changes of a step are one batch: the reassignments, the throttle, the elections of preferred
 leaders for moves that are done, and the progress. A new controller therefore continues from any
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
 from riverrun.cluster.balance import partition_now
+from riverrun.cluster.balancing.destinations import AWAY_MS_MAX, Destinations
 from riverrun.cluster.balancing.plans import plan_record, removal
 from riverrun.cluster.balancing.rollbacks import rollback_of
 from riverrun.cluster.balancing.throttling import removal_of_throttle, throttle_records
@@ -64,7 +67,9 @@ CHANGED: Final = "the partition has other replicas than when the plan was made"
 
 
 EXAMINED_MAX: Final = 1000
-"""Open moves that one step looks at, besides those under way."""
+"""Open moves that one step looks at, besides those under way and those that wait for a broker."""
+ROLLED_BACK: Final = "rolled back: "
+"""How the reason of a move begins that was cancelled because it did harm or could not end."""
 
 
 class EndedMoves(Struct, frozen=True, kw_only=True):
@@ -89,7 +94,7 @@ def ended(image: Image, plan: StoredPlan) -> EndedMoves:
         elif not now.is_moving and sorted(now.replicas) == sorted(move.before):
             # A cancel restores the replicas, not always in their order.
             rollback = rollback_of(image, move, plan.header.submitted_ms)
-            dropped[number] = CANCELLED if rollback is None else f"rolled back: {rollback.text}"
+            dropped[number] = CANCELLED if rollback is None else ROLLED_BACK + rollback.text
         else:
             dropped[number] = RETARGETED
     return EndedMoves(done=tuple(done), moving=tuple(moving), dropped=dropped)
@@ -97,10 +102,12 @@ def ended(image: Image, plan: StoredPlan) -> EndedMoves:
 
 class PlanStep(Struct, frozen=True, kw_only=True):
     """The records of a step; none if nothing changes. ``open`` are the numbers of the moves that
-    are not done: pass them to the next step, so that it does not look at the others again."""
+    are not done: pass them to the next step, so that it does not look at the others again.
+    ``dropped`` are the moves that this step drops, by number, with the reason."""
 
     records: tuple[Record, ...]
     open: tuple[int, ...]
+    dropped: Mapping[int, str]
 
 
 def open_moves(image: Image, plan: StoredPlan) -> tuple[int, ...]:
@@ -122,20 +129,84 @@ def advance(
     others: Sequence[StoredPlan] = (),
     limits: MoveLimits | None = None,
     now_ms: int = 0,
+    away_ms_max: int = AWAY_MS_MAX,
 ) -> PlanStep:
     """The next step. ``others`` are other plans that run.
 
     Only the first EXAMINED_MAX open moves are looked at: the moves behind them have to wait anyway.
     """
     past = ended(image, plan)
+    destinations = Destinations(image, now_ms, away_ms_max)
+    records: list[Record] = []
+    dropped = {**past.dropped, **_cancel_lost(configs, image, plan, past, destinations, records)}
+    under_way = [number for number in past.moving if number not in dropped]
     known = open_moves(image, plan) if still_open is None else still_open
-    ended_numbers = {*past.done, *past.dropped}
-    open_now = [n for n in known if n not in plan.dropped and n not in ended_numbers]
-    under_way = {*past.moving}
-    examined = [*past.moving, *[n for n in open_now if n not in under_way][:EXAMINED_MAX]]
-    dropped = dict(past.dropped)
-    done = {*past.done}
-    for number in examined:
+    settled = {*plan.dropped, *past.done, *dropped}
+    open_now = [number for number in known if number not in settled]
+    waiting = _examined(plan, open_now, under_way, destinations)
+    done, more = _settled(image, plan, [*under_way, *waiting], destinations)
+    dropped.update(more)
+    settled.update(done, more)
+    candidates = {id(plan.moves[n]): n for n in sorted([*under_way, *waiting]) if n not in settled}
+    step = next_step(
+        [plan.moves[number] for number in candidates.values()],
+        partial(partition_now, image),
+        limits=limits,
+        others_in_flight=[one.moves[n] for one in others for n in one.progress.moving],
+    )
+    started, refused = _started(configs, image, step.start, records)
+    dropped.update({candidates[id(move)]: why for move, why in refused})
+    records += _elections(configs, image, [plan.moves[number] for number in past.done])
+    left = tuple(n for n in open_now if n not in done and n not in dropped)
+    if left:
+        moving = (*under_way, *[candidates[id(move)] for move in started])
+        records += throttle_records(
+            image, plan, started=started, moving=[plan.moves[n] for n in under_way]
+        )
+        records += _progress(plan, dropped, moving, left)
+    else:
+        every = {**plan.dropped, **dropped}
+        count = len(plan.moves) - len(every)
+        records += end(image, plan, count, every, others, PlanEnd.DONE, now_ms)
+    still = tuple(n for n in open_now if n not in done)
+    return PlanStep(records=tuple(records), open=still, dropped=dropped)
+
+
+def _cancel_lost(
+    configs: Configs,
+    image: Image,
+    plan: StoredPlan,
+    past: EndedMoves,
+    destinations: Destinations,
+    records: list[Record],
+) -> dict[int, str]:
+    """Cancel the moves under way that cannot end. One whose cancel is refused goes on."""
+    lost: dict[int, str] = {}
+    for number in past.moving:
+        why = destinations.loss(plan.moves[number])
+        if why is not None:
+            lost[number] = ROLLED_BACK + why
+    targets = [(plan.moves[number], None) for number in lost]
+    refused = dict(_reassigned(configs, image, targets, records))
+    return {n: why for n, why in lost.items() if _place(plan.moves[n]) not in refused}
+
+
+def _examined(
+    plan: StoredPlan, known: Iterable[int], under_way: Sequence[int], destinations: Destinations
+) -> list[int]:
+    """The first open moves that neither are under way nor wait for a broker."""
+    moving = {*under_way}
+    ready = (n for n in known if n not in moving and not destinations.is_away(plan.moves[n]))
+    return list(islice(ready, EXAMINED_MAX))
+
+
+def _settled(
+    image: Image, plan: StoredPlan, numbers: Iterable[int], destinations: Destinations
+) -> tuple[set[int], dict[int, str]]:
+    """The moves that are done without our doing, and those that cannot start, with the reason."""
+    done: set[int] = set()
+    dropped: dict[int, str] = {}
+    for number in numbers:
         move = plan.moves[number]
         now = partition_now(image, move.topic, move.partition)
         match state_of(move, now):
@@ -143,30 +214,13 @@ def advance(
                 done.add(number)
             case MoveState.DROPPED:
                 dropped[number] = DELETED if now is None else CHANGED
-    settled = done | dropped.keys()
-    candidates = {id(plan.moves[n]): n for n in sorted(examined) if n not in settled}
-    step = next_step(
-        [plan.moves[number] for number in candidates.values()],
-        partial(partition_now, image),
-        limits=limits,
-        others_in_flight=[one.moves[n] for one in others for n in one.progress.moving],
-    )
-    records: list[Record] = []
-    started, refused = _started(configs, image, step.start, records)
-    dropped.update({candidates[id(move)]: why for move, why in refused})
-    records += _elections(configs, image, [plan.moves[number] for number in past.done])
-    left = tuple(n for n in open_now if n not in done and n not in dropped)
-    if left:
-        moving = (*past.moving, *[candidates[id(move)] for move in started])
-        records += throttle_records(
-            image, plan, started=started, moving=[plan.moves[n] for n in past.moving]
-        )
-        records += _progress(plan, dropped, moving, left)
-    else:
-        every = {**plan.dropped, **dropped}
-        count = len(plan.moves) - len(every)
-        records += end(image, plan, count, every, others, PlanEnd.DONE, now_ms)
-    return PlanStep(records=tuple(records), open=tuple(n for n in open_now if n not in done))
+            case MoveState.WAITING:
+                why = destinations.refusal(move)
+                if why is not None:
+                    dropped[number] = why
+            case MoveState.MOVING:
+                pass
+    return done, dropped
 
 
 def _progress(

@@ -2,13 +2,19 @@
 
 All state of a plan is in the image. Here is only what saves work: plans are decoded once, a plan is
 looked at again only after topics, brokers or settings have changed, and moves that are done are not
-looked at again.
+looked at again. While a broker is away, plans are also looked at from time to time: their moves do
+not wait for it without a limit.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
+import structlog
 from msgspec import Struct
 
+from riverrun.cluster.balancing.destinations import AWAY_MS_MAX
 from riverrun.cluster.balancing.execution import advance
 from riverrun.cluster.balancing.plans import PlanReader
 from riverrun.cluster.balancing.settings import BalanceSettings
@@ -16,17 +22,25 @@ from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.metadata.image import Image
 
+LOOK_EVERY_MS: Final = 10_000
+"""How often plans are looked at while a broker is away."""
+REASONS_LOGGED_MAX: Final = 5
+
+log = structlog.get_logger("riverrun.controller")
+
 
 class _IdleImage(Struct, frozen=True):
-    """The parts of an image in which a plan had nothing to do."""
+    """The parts of an image in which a plan had nothing to do, and when."""
 
     topics: object
     brokers: object
     configs: object
+    until_ms: float
 
-    def is_of(self, image: Image) -> bool:
+    def holds(self, image: Image, now_ms: int) -> bool:
         return (
-            self.topics is image.topics_by_id
+            now_ms < self.until_ms
+            and self.topics is image.topics_by_id
             and self.brokers is image.brokers
             and self.configs is image.configs
         )
@@ -45,11 +59,13 @@ class PlanExecutor:
         """The controller changed: images that this node has decided on may not be committed."""
         self._idle, self._open = None, {}
 
-    def due(self, image: Image) -> list[str]:
+    def due(self, image: Image, now_ms: int) -> list[str]:
         """The plans that may have a step to do."""
-        if self._idle is not None and self._idle.is_of(image):
+        if self._idle is not None and self._idle.holds(image, now_ms):
             return []
-        self._idle = _IdleImage(image.topics_by_id, image.brokers, image.configs)
+        is_any_away = any(one.is_fenced for one in image.brokers.values())
+        until_ms = now_ms + LOOK_EVERY_MS if is_any_away else math.inf
+        self._idle = _IdleImage(image.topics_by_id, image.brokers, image.configs, until_ms)
         return [plan.id for plan in self._reader.running(image)]
 
     def advance(self, image: Image, plan_id: str, now_ms: int) -> Decision[None]:
@@ -58,15 +74,23 @@ class PlanExecutor:
         plan = next((one for one in running if one.id == plan_id), None)
         if plan is None:
             return Decision(response=None)
+        settings = self._configs.effective(image, self._static)
         step = advance(
             self._configs,
             image,
             plan,
             still_open=self._open.get(plan_id),
             others=[one for one in running if one.id != plan_id],
-            limits=self._configs.effective(image, self._static).limits,
+            limits=settings.limits,
             now_ms=now_ms,
+            away_ms_max=min(settings.healing_timeout_ms, AWAY_MS_MAX),
         )
+        if step.dropped:
+            reasons = list(dict.fromkeys(step.dropped.values()))[:REASONS_LOGGED_MAX]
+            log.warning(
+                "moves of a plan are dropped",
+                plan=plan_id, moves=len(step.dropped), reasons=reasons,
+            )  # fmt: skip
         self._open = {one.id: self._open[one.id] for one in running if one.id in self._open}
         self._open[plan_id] = step.open
         if step.records:

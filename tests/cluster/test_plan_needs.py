@@ -14,7 +14,7 @@ from riverrun.metadata.records import ConfigRecord
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import BrokerLoad
 from riverrun.placement.planner.plan import Purpose
-from riverrun.placement.planner.stored_plan import Suggestion
+from riverrun.placement.planner.stored_plan import PlanHeader, Suggestion
 from tests.cluster.fakes import make_configs, replayed
 from tests.cluster.states import P, cluster
 
@@ -22,6 +22,8 @@ CONFIGS = make_configs()
 SETTINGS = BalanceSettings()
 EVEN = (P(1, (1, 2, 3)), P(2, (1, 2, 3), replicas=(2, 3, 1)), P(3, (1, 2, 3), replicas=(3, 1, 2)))
 MINUTE = 60.0
+BALANCING = PlanHeader(reason="cluster balance")
+REPAIRING = PlanHeader(reason="broker 4 is away", purpose="repair")
 
 
 def need(
@@ -29,7 +31,7 @@ def need(
     image: Image,
     now: float = 0.0,
     *,
-    is_plan_running: bool = False,
+    running: tuple[PlanHeader, ...] = (),
     broken_racks: int = 0,
     now_ms: int = 0,
     state: PlacementState | None = None,
@@ -41,7 +43,7 @@ def need(
         SETTINGS,
         now=now,
         now_ms=now_ms,
-        is_plan_running=is_plan_running,
+        running=running,
         broken_racks=broken_racks,
     )
 
@@ -113,6 +115,25 @@ def test_broker_that_was_back_counts_from_its_next_absence() -> None:
     assert need(watch, away, 61 * MINUTE) is not None
 
 
+def test_broker_is_replaced_although_a_plan_runs_and_all_else_waits() -> None:
+    image, watch = cluster(*EVEN, brokers=(1, 2, 3, 4, 5), fenced=(3,)), NeedWatch()
+    image = replayed(image, [mode(2, "decommissioning")])
+    assert need(watch, image, running=(BALANCING,), broken_racks=1) is None
+    found = need(watch, image, 30 * MINUTE, running=(BALANCING,), broken_racks=1)
+    assert found is not None
+    assert found.is_beside_plans
+    assert (found.causes, found.gone, found.draining) == (("away 3",), (3,), ())
+    assert need(watch, image, 30 * MINUTE, running=(BALANCING, REPAIRING)) is None
+
+
+def test_decommissioned_broker_that_is_away_is_left_to_the_plan_that_runs() -> None:
+    image, watch = cluster(*EVEN, brokers=(1, 2, 3, 4, 5), fenced=(3,)), NeedWatch()
+    image = replayed(image, [mode(3, "decommissioning")])
+    assert need(watch, image, running=(BALANCING,)) is None
+    assert need(watch, image, 31 * MINUTE, running=(BALANCING,)) is None
+    assert need(watch, image, 31 * MINUTE) is not None
+
+
 def test_outage_of_more_than_a_third_heals_nothing_and_says_so() -> None:
     image, watch = cluster(*EVEN, brokers=(1, 2, 3, 4, 5), fenced=(2, 3)), NeedWatch()
     need(watch, image)
@@ -142,7 +163,7 @@ def test_nothing_is_balanced_while_a_broker_is_away_or_in_maintenance() -> None:
 
 def test_cool_down_follows_a_plan_and_repairs_do_not_wait() -> None:
     image, watch = cluster(*EVEN * 4, brokers=(1, 2, 3, 4)), NeedWatch()
-    assert need(watch, image, 0.0, is_plan_running=True) is None
+    assert need(watch, image, 0.0, running=(BALANCING,)) is None
     assert need(watch, image, 10.0) is None
     assert need(watch, image, 20.0, broken_racks=1) is not None
     assert need(watch, image, 10.0 + 299.0) is None

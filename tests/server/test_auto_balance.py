@@ -7,20 +7,25 @@ from collections.abc import Mapping
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.balance import PartitionLoad, PartitionLoads
+from riverrun.cluster.balancing.execution import advance
+from riverrun.cluster.balancing.executor import PlanExecutor
 from riverrun.cluster.balancing.plans import plan_ids, plan_of
 from riverrun.cluster.balancing.settings import BalanceSettings
-from riverrun.cluster.balancing.submission import cancel_plan
+from riverrun.cluster.balancing.submission import REPAIRED, cancel_plan, submit_plan
 from riverrun.cluster.balancing.suggestion import suggestion_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import Image
 from riverrun.model.ids import NodeId
-from riverrun.placement.planner.plan import Plan, Purpose
+from riverrun.placement.planner.plan import Goal, Plan, PlannedMove, Purpose
 from riverrun.placement.planner.process import PlanTask, run_task
+from riverrun.placement.planner.schedule import MoveLimits
+from riverrun.placement.planner.stored_plan import PlanHeader, PlanProgress, submitted_texts
 from riverrun.server.controller_link.auto_balance import AutoBalance, plan_in_process
 from riverrun.storage.settings import LogSettings
 from tests.cluster.fakes import FakeClock, MemoryLog, declared, replayed
 from tests.cluster.states import NAME, P, cluster, setting
 
+ONE, TWO, THREE, FOUR = (NodeId(node) for node in range(1, 5))
 JOINED = [P(1, (1, 2, 3)), P(2, (1, 2, 3), replicas=(2, 3, 1))] * 4
 
 
@@ -101,6 +106,41 @@ def test_broker_that_stays_away_is_replaced_in_automatic_mode() -> None:
     assert plan is not None
     assert all(3 not in move.after for move in plan.moves)
     assert len(plan.moves) == 3
+
+
+def test_broker_is_replaced_while_a_long_plan_runs() -> None:
+    partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 4
+    image = cluster(*partitions, brokers=(1, 2, 3, 4, 5), fenced=(3,))
+    moves = [
+        PlannedMove(
+            topic=NAME, partition=number, before=before, after=after, leader=None,
+            goal=Goal.REPLICAS, size_bytes=1.0, bytes_in=0.0,
+        )
+        for before, after in [((ONE, TWO, THREE), (FOUR, TWO, THREE))]
+        for number in range(4)
+    ]  # fmt: skip
+    header = PlanHeader(reason="cluster balance")
+    image = replayed(image, submit_plan(image, "long", submitted_texts(header, moves)))
+    harness = Harness(image, {"balance.mode": "auto", "self.healing.timeout": "60000"})
+    plan = plan_of(image, "long")
+    assert plan is not None
+    limits = MoveLimits(per_destination=1)
+    step = advance(harness.configs, image, plan, limits=limits)
+    harness.log.newest = replayed(image, step.records)
+    assert len(plan_ids(harness.check())) == 1
+    harness.clock.now += 60.0
+    image = harness.check()
+    long, repair = (plan_of(image, one) for one in plan_ids(image))
+    assert long is not None
+    assert repair is not None
+    assert repair.header.is_repair
+    assert repair.header.causes == ("away 3",)
+    assert [move.partition for move in repair.moves] == [1, 2, 3]
+    assert long.dropped == dict.fromkeys((1, 2, 3), REPAIRED)
+    assert long.progress == PlanProgress(moving=(0,), dropped=3)
+    assert PlanExecutor(harness.configs).due(image, 0) == [repair.id, "long"]
+    harness.check()
+    assert len(plan_ids(harness.log.newest)) == 2
 
 
 def test_time_of_absence_goes_on_after_a_change_of_controller() -> None:

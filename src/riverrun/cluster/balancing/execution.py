@@ -15,7 +15,7 @@ started again: its cause has not gone away. A later plan may contain it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -152,7 +152,7 @@ def advance(
         [plan.moves[number] for number in candidates.values()],
         partial(partition_now, image),
         limits=limits,
-        others_in_flight=[one.moves[n] for one in others for n in one.progress.moving],
+        others_in_flight=list(_in_flight(image, others)),
     )
     started, refused = _started(configs, image, step.start, records)
     dropped.update({candidates[id(move)]: why for move, why in refused})
@@ -170,6 +170,15 @@ def advance(
         records += end(image, plan, count, every, others, PlanEnd.DONE, now_ms)
     still = tuple(n for n in open_now if n not in done)
     return PlanStep(records=tuple(records), open=still, dropped=dropped)
+
+
+def _in_flight(image: Image, plans: Iterable[StoredPlan]) -> Iterator[PlannedMove]:
+    """The moves under way, without those that have just ended: these hold no place any more."""
+    for plan in plans:
+        for move in (plan.moves[number] for number in plan.progress.moving):
+            now = partition_now(image, move.topic, move.partition)
+            if now is not None and now.is_moving:
+                yield move
 
 
 def _cancel_lost(
@@ -286,6 +295,30 @@ def end(
         *removal_of_throttle(image, plan, others),
         *removal(image, plan.id, kept=(HEADER,)),
         plan_record(plan.id, RESULT, encode(result)),
+    ]
+
+
+def drop_moves(image: Image, plan: StoredPlan, numbers: Iterable[int], why: str) -> list[Record]:
+    """Drop moves that are not under way. One that is done counts as dropped too: it must not start
+    again when its partition is moved back."""
+    moving = {*plan.progress.moving}
+    new = {n: why for n in numbers if n not in plan.dropped and n not in moving}
+    if not new:
+        return []
+    moves = [plan.moves[number] for number in new]
+    states = [state_of(one, partition_now(image, one.topic, one.partition)) for one in moves]
+    done = states.count(MoveState.DONE)
+    now = plan.progress
+    progress = PlanProgress(
+        moving=now.moving,
+        done=max(now.done - done, 0),
+        waiting=max(now.waiting - len(new) + done, 0),
+        dropped=now.dropped + len(new),
+    )
+    texts = dropped_texts({**plan.dropped, **new}, new)
+    return [
+        plan_record(plan.id, name, text)
+        for name, text in {**texts, PROGRESS: encode(progress)}.items()
     ]
 
 

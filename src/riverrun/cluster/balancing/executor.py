@@ -60,13 +60,15 @@ class PlanExecutor:
         self._idle, self._open = None, {}
 
     def due(self, image: Image, now_ms: int) -> list[str]:
-        """The plans that may have a step to do."""
+        """The plans that may have a step to do, repairs first."""
         if self._idle is not None and self._idle.holds(image, now_ms):
             return []
         is_any_away = any(one.is_fenced for one in image.brokers.values())
         until_ms = now_ms + LOOK_EVERY_MS if is_any_away else math.inf
         self._idle = _IdleImage(image.topics_by_id, image.brokers, image.configs, until_ms)
-        return [plan.id for plan in self._reader.running(image)]
+        running = self._reader.running(image)
+        # Repairs take the places of moves that have ended before other plans do.
+        return [one.id for one in sorted(running, key=lambda one: not one.header.is_repair)]
 
     def advance(self, image: Image, plan_id: str, now_ms: int) -> Decision[None]:
         """The next step of a plan; nothing if it has ended."""

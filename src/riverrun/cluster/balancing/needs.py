@@ -9,8 +9,9 @@
 | replicas, leaders or disk are uneven (``balance.threshold``) | balance |
 
 Balancing waits while a broker is away or in maintenance: it will come back. It also waits for the
-cool-down after a plan. Repairs do not wait. If more than a third of the brokers are away, nothing
-is healed, because the network is more likely at fault than each of them.
+cool-down after a plan. Repairs do not. While a plan runs, only brokers that are away are replaced,
+by a plan beside it: all other needs wait for its end. If more than a third of the brokers are away,
+nothing is healed, because the network is more likely at fault than each of them.
 
 The times since when brokers are away are in the metadata (``absences.py``), so a new controller
 goes on counting.
@@ -39,6 +40,7 @@ from riverrun.model.settings import SECOND_MS
 from riverrun.placement.brokers import Availability, PlacementBroker
 from riverrun.placement.planner.fairness import BalanceFigures, Fairness, fairness
 from riverrun.placement.planner.plan import Purpose
+from riverrun.placement.planner.stored_plan import PlanHeader
 from riverrun.placement.planner.triggers import BalanceTrigger, brokers_to_heal
 
 JOINED_SHARE: Final = 0.5
@@ -61,6 +63,8 @@ class PlanNeed(Struct, frozen=True, kw_only=True):
     gone: tuple[NodeId, ...] = ()
     draining: tuple[NodeId, ...] = ()
     held_back: str | None = None
+    is_beside_plans: bool = False
+    """Whether other plans run. Only replicas on ``gone`` brokers are moved then."""
 
     @property
     def command(self) -> str:
@@ -90,18 +94,20 @@ class NeedWatch:
         *,
         now: float,
         now_ms: int,
-        is_plan_running: bool,
+        running: Sequence[PlanHeader] = (),
         broken_racks: int = 0,
     ) -> PlanNeed | None:
-        """The plan that the cluster needs now. None while a plan runs."""
-        self._observe(image, now, now_ms, is_plan_running=is_plan_running)
-        if is_plan_running:
+        """The plan that the cluster needs now, besides those that run."""
+        self._observe(image, now, now_ms, is_plan_running=bool(running))
+        if any(one.is_repair for one in running):
             return None
         placement.totals.update(image)
         defaults = placement_settings(configs, image)
         brokers = [
             placement_broker(image, one, defaults, placement) for one in image.brokers.values()
         ]
+        if running:
+            return self._repair_beside(brokers, settings, now)
         repair = self._repair(brokers, settings, now, broken_racks)
         if repair is not None:
             return repair
@@ -122,6 +128,29 @@ class NeedWatch:
         if self._had_plan and not is_plan_running:
             self.last_end = now
         self._had_plan = is_plan_running
+
+    def _repair_beside(
+        self, brokers: Sequence[PlacementBroker], settings: BalanceSettings, now: float
+    ) -> PlanNeed | None:
+        """Replace brokers that are away. Those that are decommissioned have a plan of their own."""
+        found = self._repair(brokers, settings, now, 0)
+        if found is None:
+            return None
+        kept = [
+            (cause, reason, node)
+            for cause, reason, node in zip(found.causes, found.reasons, found.gone, strict=False)
+            if node not in found.draining
+        ]
+        if not kept and found.held_back is None:
+            return None
+        return PlanNeed(
+            purpose=Purpose.REPAIR,
+            causes=tuple(cause for cause, _, _ in kept),
+            reasons=tuple(reason for _, reason, _ in kept),
+            gone=tuple(node for _, _, node in kept),
+            held_back=found.held_back,
+            is_beside_plans=True,
+        )
 
     def _repair(
         self,

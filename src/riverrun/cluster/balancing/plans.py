@@ -15,6 +15,7 @@ from riverrun.placement.planner.stored_plan import (
     HEADER,
     MOVES,
     RESULT,
+    PlanHeader,
     PlanProgress,
     StoredPlan,
     decode_plan,
@@ -43,6 +44,14 @@ def running_ids(image: Image) -> list[str]:
         plan_id
         for plan_id in plan_ids(image)
         if RESULT not in image.configs[ConfigType.PLAN, plan_id]
+    ]
+
+
+def running_headers(image: Image) -> list[PlanHeader]:
+    """The headers of the plans that run, found without decoding their moves."""
+    return [
+        decode_plan(plan_id, image.configs[ConfigType.PLAN, plan_id], moves=()).header
+        for plan_id in running_ids(image)
     ]
 
 

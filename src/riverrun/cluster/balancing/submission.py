@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from riverrun.cluster.balancing.execution import cancel
+from msgspec.structs import replace
+
+from riverrun.cluster.balancing.execution import cancel, drop_moves
 from riverrun.cluster.balancing.plans import plan_ids, plan_of, plan_record, removal
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.reassignment import check_target
@@ -24,12 +26,14 @@ from riverrun.placement.planner.stored_plan import (
     MOVES,
     MOVES_MAX,
     PROGRESS,
+    PlanHeader,
     PlanProgress,
     PlanTextInvalid,
     StoredPlan,
     check_plan_id,
     decode_plan,
     encode,
+    submitted_texts,
 )
 
 if TYPE_CHECKING:
@@ -38,18 +42,52 @@ if TYPE_CHECKING:
 RUNNING_MAX: Final = 8
 ENDED_KEPT: Final = 8
 """Results of plans that are kept for those who watch; older ones are removed."""
+REPAIRED: Final = "a repair of the controller moves the partition"
 TEXT_CHARS_MAX: Final = 32_767
 """Kafka's limit for the value of a setting."""
 
 
 def submit_plan(image: Image, plan_id: str, texts: dict[str, str]) -> list[Record]:
     """The records of a new plan. Raises KafkaError if it is invalid or meets another plan."""
-    plan = _decoded(plan_id, texts)
     known = _known(image)
+    return _submitted(image, plan_id, texts, known, RUNNING_MAX)
+
+
+def submit_repair(
+    image: Image, plan_id: str, header: PlanHeader, moves: Sequence[PlannedMove]
+) -> list[Record]:
+    """The records of a repair, which does not wait for other plans: it takes over the partitions
+    that wait in them. Partitions that they move now are left to a later repair."""
+    known = _known(image)
+    moving = {
+        (one.moves[number].topic, one.moves[number].partition): None
+        for one in known
+        if one.is_running
+        for number in one.progress.moving
+    }
+    mine = [move for move in moves if (move.topic, move.partition) not in moving]
+    if not mine:
+        return []
+    places = {(move.topic, move.partition): None for move in mine}
+    records: list[Record] = []
+    for at, plan in enumerate(known):
+        if not plan.is_running:
+            continue
+        taken = [n for n, move in enumerate(plan.moves) if (move.topic, move.partition) in places]
+        records += drop_moves(image, plan, taken, REPAIRED)
+        known[at] = replace(plan, dropped={**dict.fromkeys(taken, REPAIRED), **plan.dropped})
+    texts = submitted_texts(header, mine)
+    return [*records, *_submitted(image, plan_id, texts, known, RUNNING_MAX + 1)]
+
+
+def _submitted(
+    image: Image, plan_id: str, texts: dict[str, str], known: list[StoredPlan], running_max: int
+) -> list[Record]:
+    plan = _decoded(plan_id, texts)
     running = [one for one in known if one.is_running]
     if any(one.id == plan_id for one in known):
         raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"There is a plan {plan_id} already.")
-    if len(running) >= RUNNING_MAX:
+    if len(running) >= running_max:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"{len(running)} plans run already; wait, or cancel one."
         )

@@ -27,7 +27,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from riverrun.model.ids import NodeId
-from riverrun.placement.planner.plan import Goal, PlannedMove
+from riverrun.placement.planner.plan import Goal, PlannedMove, Purpose
 
 HEADER: Final = "plan"
 SUGGESTION: Final = "suggestion"
@@ -76,6 +76,14 @@ class PlanHeader(Struct, frozen=True, kw_only=True):
     submitted_ms: int = 0
     throttle: int | None = None
     """Bytes per second that each broker sends and receives for the moves."""
+    purpose: str = ""
+    """Of plans that the controller makes by itself: the purpose, and the causes as triggers."""
+    causes: tuple[str, ...] = ()
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether the controller repairs the cluster."""
+        return self.purpose == Purpose.REPAIR
 
 
 class PlanProgress(Struct, frozen=True, kw_only=True):

@@ -15,21 +15,22 @@ from functools import partial
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from riverrun.cluster.active_controller import ActiveController, MetadataWriter
 from riverrun.cluster.balance import PartitionLoads, add_partitions, layout_builder
 from riverrun.cluster.balancing.absences import absence_records
 from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
-from riverrun.cluster.balancing.plans import running_ids
+from riverrun.cluster.balancing.plans import running_headers
 from riverrun.cluster.balancing.settings import BalanceMode, BalanceSettings
-from riverrun.cluster.balancing.submission import submit_plan
+from riverrun.cluster.balancing.submission import submit_plan, submit_repair
 from riverrun.cluster.balancing.suggestion import suggestion_records
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.decision import Decision
 from riverrun.metadata.image import Image
 from riverrun.model.errors import KafkaError
 from riverrun.placement.planner.layout import ClusterLayout
-from riverrun.placement.planner.plan import Plan, Purpose
+from riverrun.placement.planner.plan import Goal, Plan, Purpose
 from riverrun.placement.planner.process import PlanTask, planner_command, run_task
 from riverrun.placement.planner.stored_plan import (
     MOVES_MAX,
@@ -131,7 +132,7 @@ class AutoBalance:
         settings = self._configs.effective(image, self._static)
         mode = BalanceMode(settings.mode)
         need: PlanNeed | None = None
-        is_plan_running = bool(running_ids(image))
+        running = running_headers(image)
         await self._note_absences()
         if mode is not BalanceMode.OFF:
             need = self._watch.need(
@@ -141,11 +142,11 @@ class AutoBalance:
                 settings,
                 now=self._clock.monotonic(),
                 now_ms=self._clock.now_ms(),
-                is_plan_running=is_plan_running,
+                running=running,
                 broken_racks=await self._broken_racks(image),
             )
         if need is None:
-            if not is_plan_running:
+            if not running:
                 self._planned = None
             await self._suggest(None)
         elif not need.reasons:
@@ -153,6 +154,9 @@ class AutoBalance:
         elif self._is_due(need, settings):
             self._planned = (need, self._clock.monotonic())
             plan = await self._plan(image, need)
+            if need.is_beside_plans:
+                moves = tuple(move for move in plan.moves if move.goal is Goal.REPAIR)
+                plan = replace(plan, moves=moves)
             await self._propose(plan, need, settings, mode)
 
     def _is_due(self, need: PlanNeed, settings: BalanceSettings) -> bool:
@@ -188,7 +192,8 @@ class AutoBalance:
     ) -> Decision[None]:
         """The cluster may have changed while the plan was made. Moves that it overtook are dropped
         when the plan runs."""
-        if running_ids(image):
+        running = running_headers(image)
+        if any(one.is_repair for one in running) or (running and not need.is_beside_plans):
             return Decision(response=None)
         now_ms = self._clock.now_ms()
         header = PlanHeader(
@@ -196,9 +201,14 @@ class AutoBalance:
             requester=REQUESTER,
             submitted_ms=now_ms,
             throttle=settings.throttle or None,
+            purpose=need.purpose.value,
+            causes=need.causes,
         )
         plan_id = f"{plan.purpose.value}-{now_ms}"
-        records = submit_plan(image, plan_id, submitted_texts(header, plan.moves))
+        if need.is_beside_plans:
+            records = submit_repair(image, plan_id, header, plan.moves)
+        else:
+            records = submit_plan(image, plan_id, submitted_texts(header, plan.moves))
         return Decision(records=(*records, *suggestion_records(image, None)), response=None)
 
     async def _note_absences(self) -> None:

@@ -10,7 +10,7 @@ from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.balancing.suggestion import suggestion_of, suggestion_records
 from riverrun.cluster.partitions.placement import PlacementState
 from riverrun.metadata.image import Image
-from riverrun.metadata.records import ConfigRecord
+from riverrun.metadata.records import BrokerRegistrationChangeRecord, ConfigRecord
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import BrokerLoad
 from riverrun.placement.planner.plan import Purpose
@@ -210,6 +210,26 @@ def test_replicas_in_one_rack_are_counted_if_another_rack_has_brokers() -> None:
     assert racks_broken(image, {1: "a", 2: "a", 3: None}) == 0
     many = cluster(*[P(1, (1, 2), replicas=(1, 2))] * 2500)
     assert racks_broken(many, {1: "a", 2: "a", 3: "b"}) == 2500
+
+
+def test_racks_are_those_that_a_plan_can_use() -> None:
+    """Only brokers that get replicas count, and only replicas that a plan may move."""
+    image = cluster(P(1, (1, 2), replicas=(1, 2)), brokers=(1, 2, 3))
+    racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b"}
+    assert racks_broken(cordoned(image, 3), racks) == 0
+    assert racks_broken(replayed(image, [mode(3, "decommissioning")]), racks) == 0
+    assert racks_broken(cordoned(image, 2), racks) == 1, "the other replica can move"
+    more = cluster(P(1, (1, 2), replicas=(1, 2)), brokers=(1, 2, 3, 4))
+    more = cordoned(cordoned(more, 1), 2)
+    assert racks_broken(more, {**racks, 4: "c"}) == 0, "cordoned brokers keep their replicas"
+
+
+def cordoned(image: Image, node: int) -> Image:
+    broker = image.brokers[NodeId(node)]
+    cordon = BrokerRegistrationChangeRecord(
+        broker_id=node, broker_epoch=broker.epoch, cordoned_log_dirs=broker.directories
+    )
+    return replayed(image, [cordon])
 
 
 def test_suggestion_is_stored_once_and_withdrawn() -> None:

@@ -31,6 +31,7 @@ from riverrun.cluster.brokers.modes import BrokerMode, mode_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.placement import (
     PlacementState,
+    availability,
     placement_broker,
     placement_settings,
 )
@@ -253,18 +254,30 @@ def _joined(active: Sequence[PlacementBroker]) -> Iterator[PlacementBroker]:
 
 
 class RackCheck:
-    """Counts partitions whose replicas share a rack although others have brokers, in steps."""
+    """Counts partitions whose replicas share a rack although others have brokers, in steps.
+
+    Brokers that get no new replicas give no rack, and their replicas do not move for the rule.
+    """
 
     def __init__(self, image: Image) -> None:
-        self._racks = {
-            one.id: one.rack for one in image.brokers.values() if image.is_active(one.id)
+        known = {node: availability(image, one) for node, one in image.brokers.items()}
+        # The planner spreads replicas over the racks of these brokers.
+        self._active = {
+            node: image.brokers[node].rack
+            for node, one in known.items()
+            if one is Availability.ACTIVE
         }
-        self._count = len(dict.fromkeys(self._racks.values()))
+        self._racks = {
+            node: image.brokers[node].rack
+            for node, one in known.items()
+            if one in (Availability.ACTIVE, Availability.CORDONED)
+        }
+        self._count = len(dict.fromkeys(self._active.values()))
         self.broken = 0
 
     @property
     def is_needed(self) -> bool:
-        return self._count > 1 and None not in self._racks.values()
+        return self._count > 1 and None not in self._active.values()
 
     def add(self, topic: TopicImage, start: int = 0) -> int | None:
         """Count some partitions; returns where to go on, None at the end of the topic."""
@@ -272,7 +285,11 @@ class RackCheck:
         for partition in topic.partitions[start:end]:
             replicas = [node for node in partition.replicas if node not in partition.removing]
             if any(node not in self._racks for node in replicas):
-                continue  # a broker is away: its replicas are counted when it is back or replaced
-            racks = len(dict.fromkeys(self._racks[node] for node in replicas))
-            self.broken += racks < min(self._count, len(replicas))
+                continue  # its broker is away or decommissioned: counted when it is back or moved
+            racks = [self._racks[node] for node in replicas]
+            if len(dict.fromkeys(racks)) < min(self._count, len(replicas)):
+                self.broken += any(
+                    node in self._active and racks.count(self._active[node]) > 1
+                    for node in replicas
+                )
         return end if end < len(topic.partitions) else None

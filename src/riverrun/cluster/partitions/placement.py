@@ -158,7 +158,7 @@ def placement_broker(
     return PlacementBroker(
         id=broker.id,
         rack=broker.rack,
-        availability=_availability(image, broker),
+        availability=availability(image, broker),
         replicas=state.totals.replicas(broker.id),
         leaders=state.totals.leaders(broker.id),
         weight=settings.weight,
@@ -166,7 +166,7 @@ def placement_broker(
     )
 
 
-def _availability(image: Image, broker: BrokerImage) -> Availability:
+def availability(image: Image, broker: BrokerImage) -> Availability:
     """A broker in controlled shutdown counts as fenced."""
     if is_emptied(image, broker.id):
         return Availability.DRAINING

@@ -36,7 +36,7 @@ def need(
     now_ms: int = 0,
     state: PlacementState | None = None,
 ) -> PlanNeed | None:
-    return watch.need(
+    found = watch.needs(
         CONFIGS,
         image,
         state or PlacementState(),
@@ -46,6 +46,7 @@ def need(
         running=running,
         broken_racks=broken_racks,
     )
+    return found[0] if found else None
 
 
 def mode(node: int, text: str) -> ConfigRecord:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.balance import PartitionLoad, PartitionLoads
@@ -174,6 +176,43 @@ def test_repair_that_was_rolled_back_is_not_planned_again_at_once() -> None:
     harness.clock.now += 60.0
     harness.check()
     assert harness.plans == 2
+
+
+PAIRS = [P(1, (1, 3), replicas=(1, 3)), P(2, (2, 3), replicas=(2, 3))] * 8
+
+
+def unmendable(others: Sequence[P] = PAIRS) -> Image:
+    """One partition shares a rack and is short of in-sync replicas, so it must not move; broker 4
+    has just joined."""
+    fixed = P(1, (1,), replicas=(1, 2))
+    image = cluster(fixed, *others, brokers=(1, 2, 3, 4))
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    brokers = {node: replace(one, rack=racks[node]) for node, one in image.brokers.items()}
+    return replace(image, brokers=brokers)
+
+
+def test_rack_rule_that_cannot_be_mended_does_not_hold_up_balancing() -> None:
+    harness = Harness(unmendable(), {"balance.mode": "auto"})
+    assert plan_ids(harness.check()) == []
+    (plan_id,) = plan_ids(harness.check())
+    assert plan_id.startswith("balance-")
+
+
+def test_need_with_an_empty_plan_is_planned_again_after_a_change_or_a_long_pause() -> None:
+    harness = Harness(unmendable(others=()), {})
+    harness.check()
+    for _ in range(5):
+        harness.clock.now += 60.0
+        harness.check()
+    assert harness.plans == 1
+    harness.log.newest = replace(harness.log.newest, brokers={**harness.log.newest.brokers})
+    for _ in range(59):
+        harness.check()
+        harness.clock.now += 60.0
+    assert harness.plans == 2
+    harness.clock.now += 60.0
+    harness.check()
+    assert harness.plans == 3
 
 
 def test_planner_process_gives_the_same_plan_as_the_function() -> None:

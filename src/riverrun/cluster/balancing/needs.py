@@ -86,7 +86,7 @@ class NeedWatch:
         """Whether a plan to balance has run since the cluster was last even."""
         self._had_plan = False
 
-    def need(
+    def needs(
         self,
         configs: Configs,
         image: Image,
@@ -97,26 +97,25 @@ class NeedWatch:
         now_ms: int,
         running: Sequence[PlanHeader] = (),
         broken_racks: int = 0,
-    ) -> PlanNeed | None:
-        """The plan that the cluster needs now, besides those that run."""
+    ) -> tuple[PlanNeed, ...]:
+        """The plans that the cluster needs now, besides those that run; the most urgent first."""
         self._observe(image, now, now_ms, is_plan_running=bool(running))
         if any(one.is_repair for one in running):
-            return None
+            return ()
         placement.totals.update(image)
         defaults = placement_settings(configs, image)
         brokers = [
             placement_broker(image, one, defaults, placement) for one in image.brokers.values()
         ]
         if running:
-            return self._repair_beside(brokers, settings, now)
-        repair = self._repair(brokers, settings, now, broken_racks)
-        if repair is not None:
-            return repair
-        if self._away_since or any(
-            mode_of(image, node) is BrokerMode.MAINTENANCE for node in image.brokers
-        ):
-            return None
-        return self._balance(brokers, settings, now)
+            found = [self._repair_beside(brokers, settings, now)]
+        else:
+            found = [self._repair(brokers, settings, now, broken_racks)]
+            if not self._away_since and not any(
+                mode_of(image, node) is BrokerMode.MAINTENANCE for node in image.brokers
+            ):
+                found.append(self._balance(brokers, settings, now))
+        return tuple(one for one in found if one is not None)
 
     def _observe(self, image: Image, now: float, now_ms: int, *, is_plan_running: bool) -> None:
         stored_ms = away_since_ms(image)

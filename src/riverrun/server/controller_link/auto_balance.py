@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from riverrun.cluster.active_controller import ActiveController, MetadataWriter
 from riverrun.cluster.balance import PartitionLoads, add_partitions, layout_builder
 from riverrun.cluster.balancing.absences import absence_records
+from riverrun.cluster.balancing.futility import FutileNeeds
 from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
 from riverrun.cluster.balancing.plans import running_headers
 from riverrun.cluster.balancing.settings import BalanceMode, BalanceSettings
@@ -110,6 +111,7 @@ class AutoBalance:
         self._loads = loads
         self._planner = planner
         self._watch = NeedWatch()
+        self._futile = FutileNeeds()
         self._planned: tuple[PlanNeed, float] | None = None
         """The last need that was planned for, and when."""
 
@@ -118,7 +120,7 @@ class AutoBalance:
         while True:
             await asyncio.sleep(self._static.check_interval_ms / 1000)
             if not self._metadata.is_active:
-                self._watch, self._planned = NeedWatch(), None
+                self._watch, self._futile, self._planned = NeedWatch(), FutileNeeds(), None
                 continue
             try:
                 await self.check()
@@ -131,11 +133,11 @@ class AutoBalance:
         image = self._metadata.newest
         settings = self._configs.effective(image, self._static)
         mode = BalanceMode(settings.mode)
-        need: PlanNeed | None = None
+        needs: tuple[PlanNeed, ...] = ()
         running = running_headers(image)
         await self._note_absences()
         if mode is not BalanceMode.OFF:
-            need = self._watch.need(
+            needs = self._watch.needs(
                 self._configs,
                 image,
                 self._controller.placement,
@@ -145,8 +147,10 @@ class AutoBalance:
                 running=running,
                 broken_racks=await self._broken_racks(image),
             )
+        now = self._clock.monotonic()
+        need = next((one for one in needs if not self._futile.contains(one, image, now)), None)
         if need is None:
-            if not running:
+            if not needs and not running:
                 self._planned = None
             await self._suggest(None)
         elif not need.reasons:
@@ -157,6 +161,7 @@ class AutoBalance:
             if need.is_beside_plans:
                 moves = tuple(move for move in plan.moves if move.goal is Goal.REPAIR)
                 plan = replace(plan, moves=moves)
+            self._futile.note(need, image, self._clock.monotonic(), is_empty=not plan.moves)
             await self._propose(plan, need, settings, mode)
 
     def _is_due(self, need: PlanNeed, settings: BalanceSettings) -> bool:

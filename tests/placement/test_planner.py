@@ -280,6 +280,34 @@ def test_broken_rack_rule_is_mended_with_one_move_per_partition() -> None:
     assert all(move.after[0] == move.before[0] for move in plan.moves), "leaders stay"
 
 
+@pytest.mark.parametrize("nodes", [(0, 2), (2, 0)])
+def test_rack_rule_is_mended_with_the_replica_that_is_not_cordoned(nodes: tuple[int, int]) -> None:
+    """Brokers 0 and 2 share a rack, and 2 is cordoned."""
+    replicas = {("t", 0): tuple(NodeId(node) for node in nodes)}
+    before = World(brokers=brokers(3, racks=2), replicas=replicas)
+    before = before.with_state(2, Availability.CORDONED)
+    plan = make_plan(before.layout(), Purpose.REPAIR)
+    assert sorted(before.after(plan).replicas["t", 0]) == [1, 2]
+
+
+def test_rack_rule_of_cordoned_replicas_names_why_it_is_not_mended() -> None:
+    before = World(brokers=brokers(6, racks=3), replicas={("t", 0): (NodeId(0), NodeId(3))})
+    for node in (0, 3):
+        before = before.with_state(node, Availability.CORDONED)
+    plan = make_plan(before.layout(), Purpose.REPAIR)
+    assert not plan.moves
+    assert [one.reason for one in plan.unplaced] == [
+        "the brokers in its rack are cordoned and keep their replicas"
+    ]
+
+
+def test_cordoned_replica_in_a_rack_of_its_own_breaks_no_rule() -> None:
+    before = World(brokers=brokers(3, racks=3), replicas={("t", 0): (NodeId(0), NodeId(2))})
+    plan = make_plan(before.with_state(2, Availability.CORDONED).layout(), Purpose.REPAIR)
+    assert not plan.moves
+    assert not plan.unplaced
+
+
 def test_missing_rack_does_not_stop_a_repair() -> None:
     before = world(4, [(8, 2)], racks=2, even=True)
     for node in (1, 3):

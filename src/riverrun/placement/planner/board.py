@@ -42,6 +42,7 @@ class Board:
         self.goal: int = 0
         size = len(layout.brokers)
         self.is_active = [one.availability is Availability.ACTIVE for one in layout.brokers]
+        self.is_cordoned = [one.availability is Availability.CORDONED for one in layout.brokers]
         self.is_leaving = [one.availability in LEAVING for one in layout.brokers]
         self.active = [at for at, is_active in enumerate(self.is_active) if is_active]
         racks = {r: at for at, r in enumerate(dict.fromkeys(b.rack for b in layout.brokers))}

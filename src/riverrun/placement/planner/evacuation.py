@@ -6,11 +6,13 @@ break the rack rule are mended. Nothing else moves.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from riverrun.model.ids import NodeId
 from riverrun.placement.planner.board import Board
 from riverrun.placement.planner.layout import MISSING
+
+CORDONED_RACK: Final = "the brokers in its rack are cordoned and keep their replicas"
 
 
 class Unplaced(NamedTuple):
@@ -97,16 +99,28 @@ def _mend(board: Board, partition: int, unplaced: list[Unplaced]) -> None:
             if board.replicas[slot] != MISSING:
                 held.setdefault(board.rack_of[board.replicas[slot]], []).append(slot)
         crowded = [one for rack, one in held.items() if len(one) > rule.high[rack]]
-        if not crowded and any(len(held.get(rack, ())) < low for rack, low in enumerate(rule.low)):
+        movable = _movable(board, crowded)
+        if not movable and any(len(held.get(rack, ())) < low for rack, low in enumerate(rule.low)):
             crowded = [one for rack, one in held.items() if len(one) > rule.low[rack]]
-        if not crowded:
+            movable = _movable(board, crowded)
+        if not movable:
+            kept = next((one[-1] for one in crowded if len(one) > 1), None)
+            if kept is not None and board.is_cordoned[board.replicas[kept]]:
+                unplaced.append(_unplaced(board, kept, CORDONED_RACK))
             return
-        # The last replica, so that the leader stays; of the most crowded rack.
-        slot = max(crowded, key=len)[-1]
-        if not board.is_active[board.replicas[slot]]:
-            return  # a fenced broker may come back
+        slot = movable[-1]
         broker = board.destination(slot, not_rack=board.rack_of[board.replicas[slot]])
         if broker is None:
             unplaced.append(_unplaced(board, slot, "no broker of another rack has space"))
             return
         board.move(slot, broker)
+
+
+def _movable(board: Board, crowded: list[list[int]]) -> list[int]:
+    """The replicas of the most crowded rack that may move: the last one, so that the leader stays.
+
+    A cordoned broker keeps its replicas, and a fenced one may come back.
+    """
+    active = [[slot for slot in one if board.is_active[board.replicas[slot]]] for one in crowded]
+    found = [(len(one), movable) for one, movable in zip(crowded, active, strict=True) if movable]
+    return max(found, key=lambda one: one[0])[1] if found else []

@@ -145,6 +145,21 @@ def test_outage_of_more_than_a_third_heals_nothing_and_says_so() -> None:
     assert found.held_back.startswith("2 of 5 brokers are away")
 
 
+def test_broker_that_is_away_without_replicas_holds_nothing_up() -> None:
+    joined = cluster(*EVEN * 4, brokers=(1, 2, 3, 4, 5), fenced=(5,))
+    found = need(NeedWatch(), joined)
+    assert found is not None
+    assert "joined 4" in found.causes
+
+
+def test_brokers_that_are_away_without_replicas_do_not_count_as_an_outage() -> None:
+    image, watch = cluster(*EVEN, brokers=range(1, 8), fenced=(3, 5, 6, 7)), NeedWatch()
+    need(watch, image)
+    found = need(watch, image, 31 * MINUTE)
+    assert found is not None
+    assert (found.gone, found.held_back) == ((3,), None)
+
+
 def test_draining_broker_with_replicas_needs_a_repair_and_an_empty_one_does_not() -> None:
     image = cluster(*EVEN, brokers=(1, 2, 3, 4, 5))
     found = need(NeedWatch(), replayed(image, [mode(2, "decommissioning")]))

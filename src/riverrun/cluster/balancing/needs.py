@@ -8,10 +8,11 @@
 | a broker joins, or holds far less than its share | balance |
 | replicas, leaders or disk are uneven (``balance.threshold``) | balance |
 
-Balancing waits while a broker is away or in maintenance: it will come back. It also waits for the
-cool-down after a plan. Repairs do not. While a plan runs, only brokers that are away are replaced,
-by a plan beside it: all other needs wait for its end. If more than a third of the brokers are away,
-nothing is healed, because the network is more likely at fault than each of them.
+Balancing waits while a broker with replicas is away, or one is in maintenance: it will come back.
+It also waits for the cool-down after a plan. Repairs do not. While a plan runs, only brokers that
+are away are replaced, by a plan beside it: all other needs wait for its end. If more than a third
+of the brokers are away, nothing is healed, because the network is more likely at fault than each of
+them.
 
 The times since when brokers are away are in the metadata (``absences.py``), so a new controller
 goes on counting.
@@ -107,11 +108,13 @@ class NeedWatch:
         brokers = [
             placement_broker(image, one, defaults, placement) for one in image.brokers.values()
         ]
+        # A broker without replicas has nothing to replace and nothing to come back for.
+        brokers = [one for one in brokers if one.replicas or one.id not in self._away_since]
         if running:
             found = [self._repair_beside(brokers, settings, now)]
         else:
             found = [self._repair(brokers, settings, now, broken_racks)]
-            if not self._away_since and not any(
+            if not self._away(brokers) and not any(
                 mode_of(image, node) is BrokerMode.MAINTENANCE for node in image.brokers
             ):
                 found.append(self._balance(brokers, settings, now))
@@ -128,6 +131,9 @@ class NeedWatch:
         if self._had_plan and not is_plan_running:
             self.last_end = now
         self._had_plan = is_plan_running
+
+    def _away(self, brokers: Sequence[PlacementBroker]) -> list[PlacementBroker]:
+        return [one for one in brokers if one.id in self._away_since]
 
     def _repair_beside(
         self, brokers: Sequence[PlacementBroker], settings: BalanceSettings, now: float
@@ -160,7 +166,7 @@ class NeedWatch:
         broken_racks: int,
     ) -> PlanNeed | None:
         healing = brokers_to_heal(
-            {node: now - since for node, since in self._away_since.items()},
+            {one.id: now - self._away_since[one.id] for one in self._away(brokers)},
             brokers=len(brokers),
             timeout_seconds=settings.healing_timeout_ms / 1000,
         )

@@ -220,6 +220,7 @@ def test_result_names_the_reason_of_a_rollback() -> None:
     image = replayed(image, rollback_records(image, {f"{NAME}-0": encode(why)}))
     image = stepped(rolled_back(image, 0))
     assert result(image).failures == {f"{NAME}-0": "rolled back: the disk of node 4 is full"}
+    assert result(image).rolled_back == 1
 
 
 def test_reason_of_an_earlier_rollback_is_not_that_of_a_later_cancel() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from riverrun.cluster.balancing.absences import absence_records, away_since_ms
+from riverrun.cluster.balancing.back_off import is_backing_off
 from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
 from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.balancing.suggestion import suggestion_of, suggestion_records
@@ -14,7 +15,13 @@ from riverrun.metadata.records import BrokerRegistrationChangeRecord, ConfigReco
 from riverrun.model.ids import NodeId
 from riverrun.placement.brokers import BrokerLoad
 from riverrun.placement.planner.plan import Purpose
-from riverrun.placement.planner.stored_plan import PlanHeader, Suggestion
+from riverrun.placement.planner.stored_plan import (
+    PlanEnd,
+    PlanHeader,
+    PlanResult,
+    StoredPlan,
+    Suggestion,
+)
 from tests.cluster.fakes import make_configs, replayed
 from tests.cluster.states import P, cluster
 
@@ -246,6 +253,42 @@ def cordoned(image: Image, node: int) -> Image:
         broker_id=node, broker_epoch=broker.epoch, cordoned_log_dirs=broker.directories
     )
     return replayed(image, [cordon])
+
+
+def ended(number: int, rolled_back: int, causes: tuple[str, ...] = ("leaders",)) -> StoredPlan:
+    """A plan of the controller that ended at minute ``number``."""
+    return StoredPlan(
+        id=f"balance-{number}",
+        header=PlanHeader(reason="r", purpose="balance", causes=causes),
+        result=PlanResult(
+            end=PlanEnd.DONE, ended_ms=number * 60_000, done=1, dropped=0, rolled_back=rolled_back
+        ),
+    )
+
+
+def pause(plans: list[StoredPlan], *causes: str) -> int:
+    """For how many minutes after minute 100 a need waits."""
+    wanted = PlanNeed(purpose=Purpose.BALANCE, causes=causes or ("leaders",), reasons=())
+    return next(
+        n for n in range(1000) if not is_backing_off(plans, wanted, (100 + n) * 60_000, 300_000)
+    )
+
+
+def test_pause_doubles_with_each_plan_whose_moves_were_rolled_back() -> None:
+    assert pause([]) == 0
+    assert pause([ended(100, 0)]) == 0
+    assert pause([ended(100, 1)]) == 10
+    assert pause([ended(90, 5), ended(100, 1)]) == 20
+    assert pause([ended(70, 1), ended(80, 0), ended(90, 5), ended(100, 1)]) == 20
+    assert pause([ended(90, 5), ended(100, 0)]) == 0
+    assert pause([ended(n, 1) for n in range(93, 101)]) == 240
+
+
+def test_need_with_a_new_cause_does_not_wait_for_rolled_back_plans() -> None:
+    assert pause([ended(100, 1)], "leaders", "joined 4") == 0
+    assert pause([ended(90, 1, ("joined 4",)), ended(100, 1)], "leaders", "joined 4") == 20
+    others = [replace(ended(100, 1), header=PlanHeader(reason="cluster balance"))]
+    assert pause(others) == 0
 
 
 def test_suggestion_is_stored_once_and_withdrawn() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.balance import PartitionLoad, PartitionLoads
-from riverrun.cluster.balancing.execution import advance
+from riverrun.cluster.balancing.execution import ROLLED_BACK, advance, end
 from riverrun.cluster.balancing.executor import PlanExecutor
 from riverrun.cluster.balancing.plans import plan_ids, plan_of
 from riverrun.cluster.balancing.settings import BalanceSettings
@@ -21,7 +21,12 @@ from riverrun.model.ids import NodeId
 from riverrun.placement.planner.plan import Goal, Plan, PlannedMove, Purpose
 from riverrun.placement.planner.process import PlanTask, run_task
 from riverrun.placement.planner.schedule import MoveLimits
-from riverrun.placement.planner.stored_plan import PlanHeader, PlanProgress, submitted_texts
+from riverrun.placement.planner.stored_plan import (
+    PlanEnd,
+    PlanHeader,
+    PlanProgress,
+    submitted_texts,
+)
 from riverrun.server.controller_link.auto_balance import AutoBalance, plan_in_process
 from riverrun.storage.settings import LogSettings
 from tests.cluster.fakes import FakeClock, MemoryLog, declared, replayed
@@ -213,6 +218,29 @@ def test_need_with_an_empty_plan_is_planned_again_after_a_change_or_a_long_pause
     harness.clock.now += 60.0
     harness.check()
     assert harness.plans == 3
+
+
+def test_plan_whose_moves_were_rolled_back_is_made_again_later_each_time() -> None:
+    partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3
+    texts = {"balance.mode": "auto", "self.healing.timeout": "1000"}
+    harness = Harness(cluster(*partitions, brokers=(1, 2, 3, 4), fenced=(3,)), texts)
+    harness.check()
+    for minutes in (2, 4, 8):
+        harness.clock.now += 60.0
+        image = harness.check()
+        plan_id = plan_ids(image)[-1]
+        plan = plan_of(image, plan_id)
+        assert plan is not None
+        assert plan.is_running
+        every = dict.fromkeys(range(3), f"{ROLLED_BACK}the disk of node 4 is full")
+        ending = end(image, plan, 0, every, (), PlanEnd.DONE, harness.clock.now_ms())
+        harness.log.newest = replayed(image, ending)
+        count = harness.plans
+        for _ in range(minutes):
+            harness.check()
+            harness.clock.now += 60.0
+        assert harness.plans == count
+        harness.clock.now -= 60.0
 
 
 def test_planner_process_gives_the_same_plan_as_the_function() -> None:

@@ -289,7 +289,12 @@ def end(
         for number in sorted(dropped)[:FAILURES_MAX]
     }
     result = PlanResult(
-        end=how, ended_ms=now_ms, done=done, dropped=len(plan.moves) - done, failures=failures
+        end=how,
+        ended_ms=now_ms,
+        done=done,
+        dropped=len(plan.moves) - done,
+        rolled_back=sum(why.startswith(ROLLED_BACK) for why in dropped.values()),
+        failures=failures,
     )
     return [
         *removal_of_throttle(image, plan, others),

@@ -47,12 +47,16 @@ def running_ids(image: Image) -> list[str]:
     ]
 
 
-def running_headers(image: Image) -> list[PlanHeader]:
-    """The headers of the plans that run, found without decoding their moves."""
+def plans_without_moves(image: Image) -> list[StoredPlan]:
+    """The plans that run or have ended. Their moves are not decoded."""
     return [
-        decode_plan(plan_id, image.configs[ConfigType.PLAN, plan_id], moves=()).header
-        for plan_id in running_ids(image)
+        decode_plan(plan_id, image.configs[ConfigType.PLAN, plan_id], moves=())
+        for plan_id in plan_ids(image)
     ]
+
+
+def running_headers(image: Image) -> list[PlanHeader]:
+    return [plan.header for plan in plans_without_moves(image) if plan.is_running]
 
 
 def progress_of(image: Image, plan_id: str) -> PlanProgress:

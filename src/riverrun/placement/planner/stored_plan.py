@@ -106,6 +106,8 @@ class PlanResult(Struct, frozen=True, kw_only=True):
     ended_ms: int
     done: int
     dropped: int
+    rolled_back: int = 0
+    """The dropped moves that were under way, and did harm or could not end."""
     failures: dict[str, str] = field(default_factory=dict)
 
 

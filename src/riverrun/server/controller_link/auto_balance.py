@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from riverrun.cluster.active_controller import ActiveController, MetadataWriter
 from riverrun.cluster.balance import PartitionLoads, add_partitions, layout_builder
 from riverrun.cluster.balancing.absences import absence_records
+from riverrun.cluster.balancing.back_off import is_backing_off
 from riverrun.cluster.balancing.futility import FutileNeeds
 from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
-from riverrun.cluster.balancing.plans import running_headers
+from riverrun.cluster.balancing.plans import plans_without_moves, running_headers
 from riverrun.cluster.balancing.settings import BalanceMode, BalanceSettings
 from riverrun.cluster.balancing.submission import submit_plan, submit_repair
 from riverrun.cluster.balancing.suggestion import suggestion_records
@@ -45,8 +46,7 @@ from riverrun.ports.files import Files, OsFiles
 
 PARTITIONS_PER_STEP: Final = 500
 PLANNING_SECONDS_MAX: Final = 600.0
-REPAIR_PAUSE_SECONDS: Final = 60.0
-"""Between a plan and the next one for the same repair."""
+REPAIR_PAUSE_MS: Final = 60_000
 REQUESTER: Final = "controller"
 
 log = structlog.get_logger("riverrun.controller")
@@ -89,6 +89,11 @@ async def plan_in_process(task: PlanTask) -> Plan:
         raise PlannerFailed(f"the planner ended with status {process.returncode}")
     plan: Plan = await asyncio.to_thread(pickle.loads, output)
     return plan
+
+
+def _pause_ms(need: PlanNeed, settings: BalanceSettings) -> int:
+    """The pause between a plan and the next one for the same need."""
+    return REPAIR_PAUSE_MS if need.purpose is Purpose.REPAIR else settings.cool_down_ms
 
 
 class AutoBalance:
@@ -155,7 +160,7 @@ class AutoBalance:
             await self._suggest(None)
         elif not need.reasons:
             await self._suggest(Suggestion(reasons=(), held_back=need.held_back))
-        elif self._is_due(need, settings):
+        elif self._is_due(need, settings) and not self._is_backing_off(need, image, settings):
             self._planned = (need, self._clock.monotonic())
             plan = await self._plan(image, need)
             if need.is_beside_plans:
@@ -165,13 +170,17 @@ class AutoBalance:
             await self._propose(plan, need, settings, mode)
 
     def _is_due(self, need: PlanNeed, settings: BalanceSettings) -> bool:
-        """The same need is not planned for again at once: the plan may be empty or refused, or its
-        moves were rolled back."""
+        """The same need is not planned for again at once: the plan may be refused or cancelled."""
         if self._planned is None or self._planned[0].causes != need.causes:
             return True
-        is_repair = need.purpose is Purpose.REPAIR
-        pause = REPAIR_PAUSE_SECONDS if is_repair else settings.cool_down_ms / 1000
-        return self._clock.monotonic() - max(self._planned[1], self._watch.last_end) >= pause
+        passed = self._clock.monotonic() - max(self._planned[1], self._watch.last_end)
+        return passed >= _pause_ms(need, settings) / 1000
+
+    def _is_backing_off(self, need: PlanNeed, image: Image, settings: BalanceSettings) -> bool:
+        if BalanceMode(settings.mode) is not BalanceMode.AUTO:
+            return False
+        plans = plans_without_moves(image)
+        return is_backing_off(plans, need, self._clock.now_ms(), _pause_ms(need, settings))
 
     async def _propose(
         self, plan: Plan, need: PlanNeed, settings: BalanceSettings, mode: BalanceMode

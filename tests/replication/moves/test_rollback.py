@@ -453,3 +453,11 @@ def test_latency_below_half_a_second_is_never_too_slow() -> None:
     for _ in range(5):
         produces.pass_window(0.001, is_moving=False)
     assert not any(produces.pass_window(0.4, is_moving=True) for _ in range(20))
+
+
+def test_latency_without_a_baseline_rolls_nothing_back() -> None:
+    """A node that has just started, or whose producers have, does not know what is usual."""
+    produces = Produces()
+    assert not any(produces.pass_window(2.0, is_moving=True) for _ in range(20))
+    produces.pass_window(2.0, is_moving=False)
+    assert not any(produces.pass_window(2.0, is_moving=True) for _ in range(20))

@@ -3,7 +3,8 @@
 The 99th percentile comes from the histogram of produce requests that the metrics have anyway, by
 the difference between two moments. While no reassignment is in progress, its median over the last
 minutes is the baseline. A short window with few requests says nothing, and a percentile below half
-a second is never too slow, so noise does not cancel a move.
+a second is never too slow, so noise does not cancel a move. Without a baseline nothing is too slow:
+requests may be as slow as they always are.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class ProduceLatency:
         if not is_moving:
             self._baseline.append(found)
             return False
-        usual = statistics.median(self._baseline) if self._baseline else 0.0
-        if found <= max(FLOOR_SECONDS, multiple * usual):
+        if not self._baseline or found <= max(
+            FLOOR_SECONDS, multiple * statistics.median(self._baseline)
+        ):
             self._slow_since = None
             return False
         if self._slow_since is None:

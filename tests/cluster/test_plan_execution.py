@@ -25,6 +25,7 @@ from riverrun.cluster.balancing.throttling import (
     LEADER_LIST,
     LEADER_RATE,
 )
+from riverrun.cluster.partitions.reassignment import alter_partition_reassignments
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -49,6 +50,11 @@ from riverrun.placement.planner.stored_plan import (
     decode_plan,
     encode,
     submitted_texts,
+)
+from riverrun.wire.messages.alter_partition_reassignments_request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from tests.cluster.fakes import make_configs, replayed
 from tests.cluster.states import NAME, TOPIC, P, cluster, setting
@@ -251,6 +257,44 @@ def test_cancelled_move_is_dropped_with_a_reason_and_not_started_again() -> None
     assert result(image).failures == {f"{NAME}-0": CANCELLED}
     assert (result(image).done, result(image).dropped) == (1, 1)
     assert throttles(image) == {}
+
+
+LEADER_LAST = (2, 3, 4)
+"""A target for 1, 2, 3 from which their order does not follow."""
+
+
+def test_cancelled_plan_restores_the_order_of_replicas() -> None:
+    image = submitted(cluster(*SIX_OF_THREE, brokers=FIVE), move(0, LEADER_LAST))
+    image = stepped(image)
+    assert replicas(image, 0) == (2, 3, 4, 1)
+    image = replayed(image, cancel_plan(CONFIGS, image, "p"))
+    assert replicas(image, 0) == (1, 2, 3)
+
+
+def test_move_cancelled_by_a_request_returns_to_the_order_from_before() -> None:
+    image = stepped(submitted(cluster(*SIX_OF_THREE, brokers=FIVE), move(0, LEADER_LAST)))
+    image = replayed(image, alter_partition_reassignments(CONFIGS, image, CANCEL).records)
+    assert replicas(image, 0) == (2, 3, 1)
+    image = stepped(image)
+    assert replicas(image, 0) == (1, 2, 3)
+    assert result(image).failures == {f"{NAME}-0": CANCELLED}
+
+
+def test_order_that_somebody_chose_stays() -> None:
+    image = stepped(submitted(cluster(*SIX_OF_THREE, brokers=FIVE), move(0, LEADER_LAST)))
+    image = replayed(image, alter_partition_reassignments(CONFIGS, image, CANCEL).records)
+    chosen = PartitionChangeRecord(partition_id=0, topic_id=TOPIC, replicas=(3, 2, 1))
+    image = stepped(replayed(image, [chosen]))
+    assert replicas(image, 0) == (3, 2, 1)
+
+
+CANCEL = AlterPartitionReassignmentsRequest(
+    topics=(
+        ReassignableTopic(
+            name=NAME, partitions=(ReassignablePartition(partition_index=0, replicas=None),)
+        ),
+    )
+)
 
 
 def test_refused_target_is_dropped_and_the_others_go_on() -> None:

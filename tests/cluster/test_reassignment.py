@@ -329,6 +329,28 @@ def test_target_equal_to_the_original_ends_the_reassignment() -> None:
     assert partition(image) == P(1, (1, 2), replicas=(1, 2))
 
 
+@pytest.mark.parametrize(
+    ("before", "target"),
+    [
+        ((1, 2, 3), (4, 2, 3)),
+        ((2, 1, 3), (4, 5, 3)),
+        ((3, 1, 2), (3, 5, 4)),
+        ((3, 1), (3, 1, 5)),
+        ((3, 1, 2), (4, 5)),
+    ],
+)
+def test_cancel_restores_the_order_of_the_original_replicas(
+    before: tuple[int, ...], target: tuple[int, ...]
+) -> None:
+    image = cluster(P(before[0], before, replicas=before), brokers=FIVE)
+    assert partition(moved(image, target, None)).replicas == before
+
+
+def test_cancel_after_a_changed_target_restores_the_order() -> None:
+    image = cluster(P(2, (1, 2, 3), replicas=(2, 1, 3)), brokers=FIVE)
+    assert partition(moved(image, (4, 5, 3), (4, 1, 3), None)).replicas == (2, 1, 3)
+
+
 def test_cancel_without_a_reassignment_is_an_error() -> None:
     assert refused(five(P(1, (1, 2, 3))), None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -522,7 +544,7 @@ def test_partition_named_twice_is_decided_in_order() -> None:
     )
     decision = ask(image, wanted)
     assert codes(decision) == [ErrorCode.NONE] * 2
-    assert partition(replayed(image, decision.records)).replicas == (2, 3, 1)
+    assert partition(replayed(image, decision.records)).replicas == (1, 2, 3)
 
 
 def test_request_with_more_records_than_one_batch_is_refused() -> None:

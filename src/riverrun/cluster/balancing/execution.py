@@ -28,6 +28,7 @@ from riverrun.cluster.balancing.plans import plan_record, removal
 from riverrun.cluster.balancing.rollbacks import rollback_of
 from riverrun.cluster.balancing.throttling import removal_of_throttle, throttle_records
 from riverrun.cluster.configs.node_configs import Configs
+from riverrun.cluster.partitions.assignment import returned
 from riverrun.cluster.partitions.election_rules import election_rules
 from riverrun.cluster.partitions.partition_change import Election, LeaderCandidates, change
 from riverrun.cluster.partitions.reassignment import alter_partition_reassignments
@@ -92,7 +93,7 @@ def ended(image: Image, plan: StoredPlan) -> EndedMoves:
         elif now.replicas == move.after:
             (moving if now.is_moving else done).append(number)
         elif not now.is_moving and sorted(now.replicas) == sorted(move.before):
-            # A cancel restores the replicas, not always in their order.
+            # A cancel without the plan restores the replicas, not always in their order.
             rollback = rollback_of(image, move, plan.header.submitted_ms)
             dropped[number] = CANCELLED if rollback is None else ROLLED_BACK + rollback.text
         else:
@@ -156,6 +157,7 @@ def advance(
     )
     started, refused = _started(configs, image, step.start, records)
     dropped.update({candidates[id(move)]: why for move, why in refused})
+    _restore_orders(configs, image, plan, past, records)
     records += _elections(configs, image, [plan.moves[number] for number in past.done])
     left = tuple(n for n in open_now if n not in done and n not in dropped)
     if left:
@@ -170,6 +172,24 @@ def advance(
         records += end(image, plan, count, every, others, PlanEnd.DONE, now_ms)
     still = tuple(n for n in open_now if n not in done)
     return PlanStep(records=tuple(records), open=still, dropped=dropped)
+
+
+def _restore_orders(
+    configs: Configs, image: Image, plan: StoredPlan, past: EndedMoves, records: list[Record]
+) -> None:
+    """Restore the preferred leaders of moves that were cancelled without the plan.
+
+    Such a cancel does not know the original order (``assignment.cancel``). Replicas in any other
+    order were chosen by somebody.
+    """
+    disordered: list[tuple[PlannedMove, Sequence[int] | None]] = []
+    for number in past.dropped:
+        move = plan.moves[number]
+        now = partition_now(image, move.topic, move.partition)
+        order = returned(move.after, move.removing, move.adding)
+        if now is not None and not now.is_moving and now.replicas == order != move.before:
+            disordered.append((move, move.before))
+    _reassigned(configs, image, disordered, records)
 
 
 def _in_flight(image: Image, plans: Iterable[StoredPlan]) -> Iterator[PlannedMove]:
@@ -368,7 +388,8 @@ def _reassigned(
             ReassignableTopic(name=name, partitions=tuple(rows)) for name, rows in topics.items()
         )
     )
-    decision = alter_partition_reassignments(configs, image, request)
+    orders = {_place(move): move.before for move, _ in targets}
+    decision = alter_partition_reassignments(configs, image, request, orders)
     records += decision.records
     return [
         ((topic.name, row.partition_index), row.error_message or row.error_code.name)

@@ -10,6 +10,10 @@ leaves at its end. A replica that an earlier target added and a later one droppe
 may lead, so it stays until the end, and it is not one of the original replicas. So the original
 replicas are always those that are not in ``adding``, without a record of their own. Kafka computes
 a second target against all replicas instead, and a cancel keeps brokers of the first target.
+
+The order of the original replicas matters: the first one is the preferred leader. A plan knows it.
+Otherwise the replicas that leave, which stay in their order, return to the places of new ones. That
+is the original order unless the target also changes the order of replicas that stay.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ def is_reassigning(partition: PartitionImage) -> bool:
 
 def start(image: Image, partition: PartitionImage, target: Sequence[NodeId]) -> Assignment:
     """The assignment in which a reassignment to ``target`` begins, or continues."""
-    leaving = tuple(sorted(without(partition.replicas, target)))
+    leaves = without(partition.replicas, target)
+    leaving = tuple(sorted(leaves, key=lambda node: node in partition.adding))
     added = tuple(node for node in target if node not in partition.replicas)
     dropped = tuple(node for node in leaving if node in partition.adding)
     kept = tuple(node for node in target if node in partition.adding)
@@ -64,13 +69,30 @@ def start(image: Image, partition: PartitionImage, target: Sequence[NodeId]) -> 
         replicas,
         tuple(known.get(node) or only_directory(image, node) for node in replicas),
         tuple(sorted(added + kept + dropped)),
-        leaving,
+        tuple(sorted(leaving)),
     )
 
 
-def cancel(partition: PartitionImage) -> Assignment:
-    """The original replicas, in the order of the current ones."""
-    return _limited(current(partition), without(partition.replicas, partition.adding))
+def cancel(partition: PartitionImage, order: Nodes | None = None) -> Assignment:
+    """The original replicas, in the given order if it is one of them."""
+    now = current(partition)
+    originals = without(now.replicas, now.adding)
+    if order is None or sorted(order) != sorted(originals):
+        leaving = tuple(node for node in originals if node in now.removing)
+        order = returned(now.target, leaving, now.adding)
+    return _limited(now, order)
+
+
+def returned(target: Nodes, leaving: Nodes, adding: Collection[NodeId]) -> Nodes:
+    """The target with the replicas that leave in the places of those that were added."""
+    left = list(leaving)
+    order: list[NodeId] = []
+    for node in target:
+        if node not in adding:
+            order.append(node)
+        elif left:
+            order.append(left.pop(0))
+    return (*order, *left)
 
 
 def complete(assignment: Assignment, isr: Collection[NodeId], minimum: int) -> Assignment | None:

@@ -10,7 +10,7 @@ new replicas would delete copies that the partition needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from riverrun.cluster.brokers.modes import is_emptied
@@ -58,12 +58,21 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import PartitionChangeRecord
 
 
+Orders = Mapping[tuple[str, int], Nodes]
+"""The original replicas of partitions, the preferred leader first."""
+
+
 def alter_partition_reassignments(
-    configs: Configs, image: Image, request: AlterPartitionReassignmentsRequest
+    configs: Configs,
+    image: Image,
+    request: AlterPartitionReassignmentsRequest,
+    orders: Orders | None = None,
 ) -> Decision[AlterPartitionReassignmentsResponse]:
-    """Start, change or cancel the reassignments of partitions."""
+    """Start, change or cancel the reassignments of partitions. ``orders`` is for cancels."""
     is_factor_free = request.allow_replication_factor_change
-    reassignments = _Reassignments(configs, image, is_factor_free=is_factor_free)
+    reassignments = _Reassignments(
+        configs, image, is_factor_free=is_factor_free, orders=orders or {}
+    )
     responses = tuple(
         ReassignableTopicResponse(
             name=topic.name,
@@ -89,7 +98,10 @@ def alter_partition_reassignments(
 class _Reassignments:
     """One request. A partition named twice is decided against the result of its first change."""
 
-    def __init__(self, configs: Configs, image: Image, *, is_factor_free: bool) -> None:
+    def __init__(
+        self, configs: Configs, image: Image, *, is_factor_free: bool, orders: Orders
+    ) -> None:
+        self._orders = orders
         self.records: list[PartitionChangeRecord] = []
         self._configs = configs
         self._image = image
@@ -168,7 +180,7 @@ class _Reassignments:
             self._candidates,
             isr=isr,
             election=default_election(rules) if is_clean else Election.UNCLEAN,
-            assignment=cancel(partition),
+            assignment=cancel(partition, self._orders.get((topic.name, index))),
         )
         assert record is not None, f"a cancel changes nothing in {partition}"
         if is_clean:

@@ -1,4 +1,5 @@
-"""Background work of the active controller: asks brokers for their load, and plans balancing."""
+"""Background work of the active controller: asks brokers for their load, plans balancing, and
+unregisters decommissioned brokers that died."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from typing import TYPE_CHECKING
 from riverrun.ports.aio import OwnedTasks
 from riverrun.server.controller_link.auto_balance import AutoBalance, Planner
 from riverrun.server.controller_link.disk_poll import DiskPoll
+from riverrun.server.controller_link.retirement import Retirement
 
 if TYPE_CHECKING:
     from riverrun.server.services import NodeServices
 
 
 def start_balancing(services: NodeServices, tasks: OwnedTasks, planner: Planner) -> None:
-    """Both idle until this node is the active controller."""
+    """All idle until this node is the active controller."""
     metadata = services.metadata
     disk_poll = DiskPoll(
         services.controller.placement,
@@ -33,3 +35,11 @@ def start_balancing(services: NodeServices, tasks: OwnedTasks, planner: Planner)
         planner=planner,
     )
     tasks.start(auto_balance.run(), name="auto balance")
+    retirement = Retirement(
+        services.controller,
+        metadata,
+        services.clock,
+        voters=lambda: [voter.id for voter in metadata.voters],
+        interval_seconds=services.settings.balance.check_interval_ms / 1000,
+    )
+    tasks.start(retirement.run(), name="retirement")

@@ -151,6 +151,24 @@ def test_cancelled_plan_returns_its_moves(four: Cluster, cluster_cli: Cli) -> No
     cluster_cli.run("topics", "delete", "undone", "--yes")
 
 
+def test_cancelled_topic_leaves_the_plan_with_its_moves_that_wait(
+    four: Cluster, cluster_cli: Cli
+) -> None:
+    place(four, "some", [[1, 2, 3]] * 3)
+    four.produce("some", ["x" * 10_000] * 1200)
+    cluster_cli.run("cluster", "config", "set", "balance.moves.per.destination=1")
+    words = ("topics", "move", "some", "--to", "4,2,3", "--yes", "--throttle", "10kB")
+    with cluster_cli.started(*words) as moving:
+        moving.notice("1 under way")
+        cancelled = cluster_cli.run("cluster", "moves", "cancel", "some", "--yes")
+        assert "3 moves cancelled" in cancelled
+        assert moving.process.wait(SECONDS_MAX) == 1
+    assert [sorted(row) for row in replicas(cluster_cli, "some")] == [[1, 2, 3]] * 3
+    assert moves(cluster_cli)["plans"] == []
+    cluster_cli.run("cluster", "config", "unset", "balance.moves.per.destination")
+    cluster_cli.run("topics", "delete", "some", "--yes")
+
+
 def test_empty_broker_is_suggested_and_then_filled_automatically(
     four: Cluster, cluster_cli: Cli
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from riverrun.cluster.balancing.execution import CANCELLED, advance
 from riverrun.cluster.balancing.plans import plan_of, running_ids
 from riverrun.cluster.balancing.rollbacks import ROLLBACKS_KEPT
 from riverrun.cluster.brokers.modes import BROKER_MODE, BrokerMode
@@ -18,10 +19,12 @@ from riverrun.metadata.records import ConfigRecord
 from riverrun.metadata.snapshot import records_of
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
+from riverrun.placement.planner.schedule import MoveLimits
 from riverrun.placement.planner.stored_plan import (
     HEADER,
     ROLLBACKS,
     PlanHeader,
+    PlanProgress,
     StoredRollback,
     encode,
     submitted_texts,
@@ -83,6 +86,24 @@ def test_plan_is_submitted_read_and_cancelled() -> None:
     assert running_ids(image) == []
 
 
+def test_moves_that_wait_are_cancelled_and_the_plan_goes_on() -> None:
+    texts = submitted_texts(
+        PlanHeader(reason="test"), [move(number, (4, 2, 3)) for number in range(4)]
+    )
+    _, image = altered(IMAGE, resource("p", {**texts}))
+    plan = plan_of(image, "p")
+    assert plan is not None
+    limits = MoveLimits(per_destination=1)
+    image = replayed(image, advance(CONFIGS, image, plan, limits=limits).records)
+    names = ("waiting.0", "waiting.1", "waiting.3", "waiting.99")
+    codes, image = altered(image, resource("p", dict.fromkeys(names), DELETE))
+    assert codes == [ErrorCode.NONE]
+    plan = plan_of(image, "p")
+    assert plan is not None
+    assert plan.dropped == dict.fromkeys((1, 3), CANCELLED), "0 is under way"
+    assert plan.progress == PlanProgress(moving=(0,), waiting=1, dropped=2)
+
+
 def test_validation_alone_stores_nothing() -> None:
     codes, image = altered(IMAGE, resource("p", {**TEXTS}), validate_only=True)
     assert codes == [ErrorCode.NONE]
@@ -95,6 +116,7 @@ def test_requests_that_are_not_about_one_whole_plan_are_refused() -> None:
         [resource("p", {"progress": None}, DELETE)],
         [resource("p", {**TEXTS}), resource("q", {**TEXTS})],
         [resource("missing", {HEADER: None}, DELETE)],
+        [resource("missing", {"waiting.1": None}, DELETE)],
         [resource("suggestion", {**TEXTS})],
         [resource("modes", {**TEXTS})],
     ]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from riverrun.admin.balance.cluster_state import PartitionState, ask_partitions
 from riverrun.admin.balance.reassignments import reassign
-from riverrun.admin.balance.stored_plans import ask_plans, cancel_plan
+from riverrun.admin.balance.stored_plans import (
+    ask_plans,
+    ask_whole_plans,
+    cancel_plan,
+    cancel_waiting,
+)
 from riverrun.admin.tables import counted
 from riverrun.client.pool import ConnectionPool
-from riverrun.model.ids import TopicPartition
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.placement.planner.stored_plan import StoredPlan
 
 Topics = Mapping[str, frozenset[int] | None]
@@ -41,24 +46,30 @@ class Cancellation:
 
     plans: tuple[StoredPlan, ...]
     moving: tuple[PartitionState, ...]
+    waiting: Mapping[str, Mapping[int, TopicPartition]]
+    """The moves of each plan that goes on without them, by number."""
     topics: Topics | None
     with_moves: bool
     """Whether moves without a plan are cancelled too."""
 
     @property
     def is_nothing(self) -> bool:
-        return not self.plans and not self.moving
+        return not self.plans and not self.moves
+
+    @property
+    def moves(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose moves are under way or wait."""
+        waiting = [at for rows in self.waiting.values() for at in rows.values()]
+        return (*(one.at for one in self.moving), *waiting)
 
     def expected(self) -> Cancelled:
         """The result, if no cancel is refused."""
-        return Cancelled(
-            plans=tuple(plan.id for plan in self.plans), moves=tuple(one.at for one in self.moving)
-        )
+        return Cancelled(plans=tuple(plan.id for plan in self.plans), moves=self.moves)
 
     def __str__(self) -> str:
         parts = [f"the plan {plan.id} ({plan.header.reason})" for plan in self.plans]
-        if self.moving:
-            parts.append(counted(len(self.moving), "move"))
+        if self.moves:
+            parts.append(counted(len(self.moves), "move"))
         return " and ".join(parts)
 
 
@@ -68,32 +79,53 @@ async def find_cancellable(
     """Look for one plan, the moves of some topics, or everything (``topics`` is None)."""
     known = await ask_plans(pool)
     plans = [one for one in known if one.id == plan_id or (plan_id is None and topics is None)]
-    moving = [] if plan_id is not None else _wanted(await ask_partitions(pool), topics)
+    partitions = [] if plan_id is not None else await ask_partitions(pool)
+    whole = await ask_whole_plans(pool) if known and topics is not None and plan_id is None else []
     return Cancellation(
-        plans=tuple(plans), moving=tuple(moving), topics=topics, with_moves=plan_id is None
+        plans=tuple(plans),
+        moving=tuple(_wanted(partitions, topics)),
+        waiting=_waiting(whole, partitions, topics),
+        topics=topics,
+        with_moves=plan_id is None,
     )
 
 
 async def cancel(pool: ConnectionPool, wanted: Cancellation) -> Cancelled:
     """Cancel plans and moves. The moves of a plan are cancelled by the controller together with
-    the plan. A second look finds moves that have no plan."""
+    the plan. A second look finds moves that have no plan, and those that have just begun."""
     moving: Sequence[PartitionState] = wanted.moving
     for plan in wanted.plans:
         await cancel_plan(pool, plan.id)
-    if wanted.plans:
+    for plan_id, rows in wanted.waiting.items():
+        await cancel_waiting(pool, plan_id, list(rows))
+    if wanted.plans or wanted.waiting:
         moving = _wanted(await ask_partitions(pool), wanted.topics) if wanted.with_moves else ()
     failures = await reassign(pool, dict.fromkeys(one.at for one in moving)) if moving else {}
-    if wanted.plans:
+    if wanted.plans or wanted.waiting:
         # A node may still have shown a move that ended with its plan.
         failures = {at: why for at, why in failures.items() if NOT_IN_PROGRESS not in why}
     return Cancelled(
         plans=tuple(plan.id for plan in wanted.plans),
-        moves=tuple(one.at for one in wanted.moving if one.at not in failures),
+        moves=tuple(at for at in wanted.moves if at not in failures),
         failures=failures,
     )
 
 
 NOT_IN_PROGRESS = "NO_REASSIGNMENT_IN_PROGRESS"
+
+
+def _waiting(
+    plans: Iterable[StoredPlan], partitions: Iterable[PartitionState], topics: Topics | None
+) -> dict[str, dict[int, TopicPartition]]:
+    replicas = {one.at: one.replicas for one in partitions if not one.is_moving}
+    found: dict[str, dict[int, TopicPartition]] = {}
+    for plan in plans:
+        for number, move in enumerate(plan.moves):
+            at = TopicPartition(TopicName(move.topic), PartitionIndex(move.partition))
+            is_open = number not in plan.dropped and replicas.get(at) == move.before
+            if is_open and _is_wanted(at, topics):
+                found.setdefault(plan.id, {})[number] = at
+    return found
 
 
 def _wanted(partitions: Sequence[PartitionState], topics: Topics | None) -> list[PartitionState]:

@@ -24,6 +24,7 @@ from riverrun.placement.planner.stored_plan import (
     RESULT,
     ROLLBACKS,
     SUGGESTION,
+    WAITING,
     PlanEnd,
     PlanHeader,
     PlanResult,
@@ -129,6 +130,17 @@ async def cancel_plan(pool: ConnectionPool, plan_id: str) -> None:
         check(code, message, f"plan {plan_id}")
 
 
+async def cancel_waiting(pool: ConnectionPool, plan_id: str, numbers: Sequence[int]) -> None:
+    """Drop moves of a plan that have not begun; those that have are left alone."""
+    changes = tuple(
+        AlterableConfig(name=f"{WAITING}{number}", config_operation=DELETE, value=None)
+        for number in numbers
+    )
+    code, message = await _alter(pool, plan_id, changes)
+    if code is not ErrorCode.RESOURCE_NOT_FOUND:
+        check(code, message, f"plan {plan_id}")
+
+
 async def _alter(
     pool: ConnectionPool, plan_id: str, changes: tuple[AlterableConfig, ...]
 ) -> tuple[ErrorCode, str | None]:
@@ -157,6 +169,13 @@ async def ask_all_plans(pool: ConnectionPool) -> list[StoredPlan]:
     texts = await _describe(pool, [(name, WATCHED) for name in found])
     plans = [decode_plan(name, each) for name, each in texts.items() if HEADER in each]
     return sorted(plans, key=lambda plan: (plan.header.submitted_ms, plan.id))
+
+
+async def ask_whole_plans(pool: ConnectionPool) -> list[StoredPlan]:
+    """The plans that run, with their moves."""
+    running = [plan.id for plan in await ask_plans(pool)]
+    texts = await _describe(pool, [(plan_id, None) for plan_id in running]) if running else {}
+    return [decode_plan(plan_id, each) for plan_id, each in texts.items() if HEADER in each]
 
 
 async def ask_plan_moves(

@@ -202,7 +202,7 @@ def cancel(
 
     What was copied is deleted. Moves that have ended are not undone; move them back with
     `riverrun topics move`. A plan that is cancelled starts no further moves. If only some of its
-    moves are cancelled, it goes on with the others.
+    moves are cancelled, also moves that wait, it goes on with the others.
 
     \b
     riverrun cluster moves cancel orders --dry-run

@@ -2,18 +2,20 @@
 
 * SET ``plan`` and ``moves.0000`` ... submits a plan. It starts with the controller's next step.
 * DELETE ``plan`` cancels a plan that runs, and forgets one that has ended.
+* DELETE ``waiting.17`` drops the move with this number if it has not begun.
 
 The submitter chooses the id, so a repeated request cannot submit a plan twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from riverrun.cluster.balancing.execution import cancel, drop_moves
+from riverrun.cluster.balance import partition_now
+from riverrun.cluster.balancing.execution import CANCELLED, cancel, drop_moves
 from riverrun.cluster.balancing.plans import plan_ids, plan_of, plan_record, removal
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.reassignment import check_target
@@ -21,11 +23,13 @@ from riverrun.metadata.image import Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, PartitionIndex, TopicName
 from riverrun.placement.planner.plan import PlannedMove
+from riverrun.placement.planner.schedule import MoveState, state_of
 from riverrun.placement.planner.stored_plan import (
     HEADER,
     MOVES,
     MOVES_MAX,
     PROGRESS,
+    WAITING,
     PlanHeader,
     PlanProgress,
     PlanTextInvalid,
@@ -107,6 +111,25 @@ def cancel_plan(configs: Configs, image: Image, plan_id: str) -> list[Record]:
         return list(removal(image, plan_id))
     others = [one for one in running_plans(image) if one.id != plan_id]
     return cancel(configs, image, plan, others=others, now_ms=image.timestamp)
+
+
+def cancel_waiting(image: Image, plan_id: str, names: Iterable[str]) -> list[Record]:
+    """Drop moves of a plan that wait; others are left alone."""
+    plan = plan_of(image, plan_id)
+    if plan is None:
+        raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no plan {plan_id}.")
+    waiting: list[int] = []
+    for name in names:
+        text = name.removeprefix(WAITING)
+        number = int(text) if text.isdecimal() and len(text) < 10 else -1
+        if text == name or number < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is not a move that waits")
+        if number >= len(plan.moves):
+            continue  # the plan has ended
+        move = plan.moves[number]
+        if state_of(move, partition_now(image, move.topic, move.partition)) is MoveState.WAITING:
+            waiting.append(number)
+    return drop_moves(image, plan, waiting, CANCELLED) if plan.is_running else []
 
 
 def running_plans(image: Image) -> list[StoredPlan]:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from riverrun.cluster.balancing.rollbacks import rollback_records
-from riverrun.cluster.balancing.submission import cancel_plan, submit_plan
+from riverrun.cluster.balancing.submission import cancel_plan, cancel_waiting, submit_plan
 from riverrun.cluster.brokers.modes import BROKER_MODE
 from riverrun.cluster.configs.group_configs import check_group, check_metrics
 from riverrun.cluster.configs.node_configs import (
@@ -28,7 +28,7 @@ from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName
 from riverrun.model.settings import Setting, SettingKind, is_count
-from riverrun.placement.planner.stored_plan import HEADER, ROLLBACKS
+from riverrun.placement.planner.stored_plan import HEADER, ROLLBACKS, WAITING
 from riverrun.security.protocols import LISTENER_LIMITS, LISTENER_PREFIX
 from riverrun.security.tls import DYNAMIC_NAMES
 from riverrun.wire.messages import alter_configs_request as replacing_request
@@ -158,7 +158,7 @@ def _change_plan(
     resource: incremental_request.AlterConfigsResource,
     resources: Sequence[incremental_request.AlterConfigsResource],
 ) -> list[Record]:
-    """Submit a plan, cancel it, or store why moves were rolled back.
+    """Submit a plan, cancel it or some of its moves, or store why moves were rolled back.
 
     One request changes one plan: two could meet unseen.
     """
@@ -178,6 +178,8 @@ def _change_plan(
     names = [one.name for one in resource.configs]
     if operations == [ConfigOperation.DELETE] and names == [HEADER]:
         return cancel_plan(configs, image, resource.resource_name)
+    if operations == [ConfigOperation.DELETE] and all(one.startswith(WAITING) for one in names):
+        return cancel_waiting(image, resource.resource_name, names)
     if operations != [ConfigOperation.SET]:
         raise _invalid(f"A plan is submitted with SET, and cancelled with DELETE of {HEADER}.")
     texts = {one.name: one.value or "" for one in resource.configs}

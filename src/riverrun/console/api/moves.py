@@ -229,10 +229,7 @@ async def cancel_moves(request: ClusterRequest) -> CancelResult:
         what = "No such move is in progress." if body.plan is None else f"No plan {body.plan} runs."
         raise problem("not_found", what, "GET moves lists plans and moves.")
     if body.dry_run:
-        ended = cancellation.Cancelled(
-            plans=tuple(plan.id for plan in wanted.plans),
-            moves=tuple(one.at for one in wanted.moving),
-        )
+        ended = wanted.expected()
     else:
         ended = await cancellation.cancel(request.pool, wanted)
     return CancelResult(

@@ -84,7 +84,8 @@ def balance(
 
     Shows the plan, asks, lets the controller run it a few moves at a time, and waits for the end.
     It moves as little as possible: a new broker takes its share, and nothing else changes. Racks
-    are respected. Ctrl-C ends only the waiting: the plan goes on (see `riverrun cluster moves`).
+    are respected. Ctrl-C ends only the waiting: the plan goes on (see `riverrun cluster moves`). Of
+    more than 10,000 moves only the first ones do: keep the command running, or run it again.
 
     \b
     riverrun cluster balance --dry-run

@@ -45,6 +45,8 @@ class PlanRun:
     as_json: bool
     _described: dict[str, object] = field(default_factory=dict)
     _last: str = ""
+    _not_submitted: int = 0
+    """Moves of later parts of the plan."""
 
     def show(self, plan: Plan, traffic: ClusterTraffic, *, has_headings: bool) -> None:
         time_needed = self._time_needed(plan)
@@ -67,8 +69,15 @@ class PlanRun:
     def execute(self, plan: Plan) -> None:
         """Let the controller run the plan, and wait for its end. Exits with 1 if a move fails."""
         results = []
+        if len(plan.moves) > MOVES_MAX:
+            print(
+                f"The plan is run in parts of {MOVES_MAX:,} moves. Keep this command running: it "
+                "submits each part when the one before has ended.",
+                file=sys.stderr,
+            )
         for start in range(0, len(plan.moves), MOVES_MAX):
             plan_id = self._submit(plan.moves[start : start + MOVES_MAX])
+            self._not_submitted = max(len(plan.moves) - start - MOVES_MAX, 0)
             results.append(self.watch(plan_id))
         self.report(results)
 
@@ -91,6 +100,12 @@ class PlanRun:
                 f"`riverrun cluster moves cancel --plan {plan_id}` cancels it.",
                 file=sys.stderr,
             )
+            if self._not_submitted:
+                print(
+                    f"{counted(self._not_submitted, 'further move')} did not begin: run "
+                    f"`riverrun {self.command}` again.",
+                    file=sys.stderr,
+                )
             raise SystemExit(INTERRUPTED) from None
         self._end_line()
         return result

@@ -35,7 +35,8 @@ class BalanceSettings(Settings):
         at_least=1000,
         live=True,
         doc="In milliseconds. The replicas of a broker that is away for longer are replaced, "
-        "unless more than a third of all brokers are away.",
+        "unless more than a third of all brokers are away. Moves of plans to it are dropped after "
+        "this time, or after 30 minutes if that is less.",
     )
     threshold: float = setting(
         1.15,

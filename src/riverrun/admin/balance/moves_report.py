@@ -96,6 +96,15 @@ def with_rates_since(
     ]
 
 
+async def ask_copy_rate(pool: ConnectionPool) -> float | None:
+    """The rate at which the busiest broker receives copies now; None if nothing is copied."""
+    received: dict[int, float] = {}
+    for move in await ask_moves(pool, with_rates=True):
+        for node in move.adding if move.rate is not None and move.rate > 0 else ():
+            received[node] = received.get(node, 0.0) + (move.rate or 0.0) / len(move.adding)
+    return max(received.values(), default=None)
+
+
 def _is_copying(before: MoveProgress, now: MoveProgress) -> bool:
     return now.bytes_done > before.bytes_done or not now.bytes_left
 

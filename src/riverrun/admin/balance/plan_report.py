@@ -151,7 +151,7 @@ def figures_table(plan: Plan, traffic: ClusterTraffic) -> Table:
     )
 
 
-def summary(plan: Plan, time_needed: Estimate | None) -> str:
+def summary(plan: Plan, time_needed: Estimate | None, *, is_throttled: bool = True) -> str:
     """What will happen, in one sentence."""
     reordered = [move for move in plan.moves if not move.adding and not move.removing]
     heirs = sum(move.before[:1] == move.after[:1] for move in reordered)
@@ -163,7 +163,8 @@ def summary(plan: Plan, time_needed: Estimate | None) -> str:
     text = "; ".join(words) + "."
     if time_needed is not None:
         verb = "it" if time_needed.endless else "it takes"
-        text += f" With this throttle {verb} {time_needed.text}."
+        rate = "With this throttle" if is_throttled else "At the rate of the moves in progress"
+        text += f" {rate} {verb} {time_needed.text}."
     return text
 
 

@@ -93,6 +93,7 @@ def balance(
     riverrun cluster balance --dry-run --json | jq .bytes
     """
     from riverrun.admin.balance.cluster_state import ask_state
+    from riverrun.admin.balance.moves_report import ask_copy_rate
     from riverrun.admin.balance.planning import plan_of
     from riverrun.admin.balance.stored_plans import ask_suggestion
     from riverrun.cli.balance.run_plan import PlanRun
@@ -105,7 +106,14 @@ def balance(
     state = run(bootstrap, ask_state)
     # A node in maintenance keeps its share of preferred leaders: it leads again afterwards.
     plan = plan_of(state)
-    shown = PlanRun(bootstrap=bootstrap, rate=rate, command="cluster balance", as_json=as_json)
+    measured = run(bootstrap, ask_copy_rate) if rate is None and plan.moves else None
+    shown = PlanRun(
+        bootstrap=bootstrap,
+        rate=rate,
+        command="cluster balance",
+        as_json=as_json,
+        measured=measured,
+    )
     if not plan.moves and not as_json:
         print("The cluster is balanced: nothing to move.")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from riverrun.admin.balance.plan_report import (
     SHOWN_MAX,
@@ -43,6 +44,8 @@ class PlanRun:
     command: str
     """The words of the command, by which the cluster names who asked for the plan."""
     as_json: bool
+    measured: float | None = None
+    """Bytes per second that a broker receives for moves in progress, if there are any."""
     _described: dict[str, object] = field(default_factory=dict)
     _last: str = ""
     _not_submitted: int = 0
@@ -57,7 +60,7 @@ class PlanRun:
         shown_max = SHOWN_MAX if is_terminal() else None
         tables = [moves_table(plan.moves, shown_max=shown_max), figures_table(plan, traffic)]
         print_tables(tables, layout)
-        print(summary(plan, time_needed), file=sys.stderr)
+        print(summary(plan, time_needed, is_throttled=self.rate is not None), file=sys.stderr)
         print(traffic_line(traffic), file=sys.stderr)
         for line in unplaced_lines(plan):
             print(f"cannot move {line}", file=sys.stderr)
@@ -139,7 +142,10 @@ class PlanRun:
             print_json({**self._described, **more})
 
     def _time_needed(self, plan: Plan) -> Estimate | None:
-        return None if self.rate is None else estimate(plan.moves, throttle=float(self.rate))
+        if self.rate is None and self.measured is None:
+            return None
+        throttle = inf if self.rate is None else float(self.rate)
+        return estimate(plan.moves, throttle=throttle, measured=self.measured)
 
     def _progress(self, plan: StoredPlan) -> None:
         """Progress: one line that is rewritten on a terminal, a line per change elsewhere."""

@@ -17,6 +17,8 @@ from riverrun.cluster.balancing.submission import REPAIRED, cancel_plan, submit_
 from riverrun.cluster.balancing.suggestion import suggestion_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import Image
+from riverrun.metadata.records import BrokerRegistrationChangeRecord
+from riverrun.metadata.registrations import FENCED
 from riverrun.model.ids import NodeId
 from riverrun.placement.planner.plan import Goal, Plan, PlannedMove, Purpose
 from riverrun.placement.planner.process import PlanTask, run_task
@@ -241,6 +243,24 @@ def test_plan_whose_moves_were_rolled_back_is_made_again_later_each_time() -> No
             harness.clock.now += 60.0
         assert harness.plans == count
         harness.clock.now -= 60.0
+
+
+def test_outage_is_shown_also_after_a_need_with_an_empty_plan() -> None:
+    harness = Harness(unmendable(), {"self.healing.timeout": "1000"})
+    harness.check()
+    image = harness.log.newest
+    away = [
+        BrokerRegistrationChangeRecord(
+            broker_id=node, broker_epoch=image.brokers[NodeId(node)].epoch, fenced=FENCED
+        )
+        for node in (1, 2)
+    ]
+    harness.log.newest = replayed(image, away)
+    harness.check()
+    harness.clock.now += 2.0
+    found = suggestion_of(harness.check())
+    assert found is not None
+    assert found.held_back is not None
 
 
 def test_planner_process_gives_the_same_plan_as_the_function() -> None:

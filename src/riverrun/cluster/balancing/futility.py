@@ -60,7 +60,9 @@ class FutileNeeds:
     def contains(self, need: PlanNeed, image: Image, now: float) -> bool:
         """Whether another plan for this need would most likely be empty too."""
         last = self._attempts.get(need.purpose)
-        if last is None or any(cause not in last.causes for cause in need.causes):
+        if last is None or not need.causes:
+            return False  # a need without causes is held back: nothing is planned for it
+        if any(cause not in last.causes for cause in need.causes):
             return False
         pause = PAUSE_SECONDS_MAX
         if not last.is_of(image):

@@ -5,5 +5,6 @@
 | ``registration`` | BrokerRegistration, ControllerRegistration, UnregisterBroker |
 | ``heartbeats`` | BrokerHeartbeat: the state machine of a broker |
 | ``modes`` | brokers that should lead nothing, or be emptied |
+| ``retirement`` | decommissioned brokers that died are unregistered |
 | ``sessions`` | which brokers are alive; in memory only |
 """

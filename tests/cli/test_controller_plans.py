@@ -16,7 +16,6 @@ from tests.processes import until
 SETTINGS = {
     "balance.check.interval.ms": "300",
     "balance.cool.down.ms": "500",
-    "self.healing.timeout": "3000",
 }
 SECONDS_MAX = 120.0
 
@@ -200,6 +199,7 @@ def test_empty_broker_is_suggested_and_then_filled_automatically(
 def test_node_that_stays_away_is_replaced(four: Cluster, cluster_cli: Cli) -> None:
     cluster_cli.run("cluster", "config", "set", "balance.mode=auto")
     until(lambda: not status(cluster_cli)["plans"], seconds=SECONDS_MAX, what="no plan runs")
+    cluster_cli.run("cluster", "config", "set", "self.healing.timeout=3000")
     four.kill(3)
     until(
         lambda: all(3 not in row for row in replicas(cluster_cli, "uneven")),

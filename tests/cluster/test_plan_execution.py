@@ -10,7 +10,7 @@ from riverrun.cluster.balancing.absences import absence_records
 from riverrun.cluster.balancing.destinations import AWAY_MS_MAX
 from riverrun.cluster.balancing.execution import CANCELLED, DELETED, advance
 from riverrun.cluster.balancing.executor import PlanExecutor
-from riverrun.cluster.balancing.plans import PlanReader, plan_of
+from riverrun.cluster.balancing.plans import PlanReader, plan_of, plan_record
 from riverrun.cluster.balancing.rollbacks import rollback_records
 from riverrun.cluster.balancing.submission import (
     ENDED_KEPT,
@@ -41,6 +41,7 @@ from riverrun.placement.planner.plan import Goal, PlannedMove
 from riverrun.placement.planner.schedule import MoveLimits
 from riverrun.placement.planner.stored_plan import (
     HEADER,
+    MOVES,
     MOVES_MAX,
     PlanEnd,
     PlanHeader,
@@ -197,6 +198,21 @@ def test_plan_larger_than_a_step_examines_is_run_to_its_end(
         steps += 1
     assert steps == 4
     assert result(image).done == 6
+
+
+def test_plan_of_a_newer_version_waits_and_others_go_on() -> None:
+    image = submitted(cluster(*SIX_OF_THREE, brokers=FIVE), move(0, (4, 2, 3)))
+    texts = image.configs[ConfigType.PLAN, "p"]
+    name = next(name for name in texts if name.startswith(MOVES))
+    newer = texts[name].replace(f",{Goal.REPLICAS.value},", ",99,")
+    assert newer != texts[name]
+    image = replayed(image, [plan_record("p", name, newer)])
+    image = submitted(image, move(1, (1, 4, 3)), plan_id="q")
+    assert [plan.id for plan in PlanReader().plans(image)] == ["q"]
+    assert replicas(stepped(image, "q"), 1) == (1, 4, 3, 2)
+    with pytest.raises(KafkaError) as error:
+        cancel_plan(CONFIGS, image, "p")
+    assert error.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_limits_count_the_moves_of_other_plans() -> None:

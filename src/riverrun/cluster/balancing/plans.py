@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from riverrun.metadata.image import ConfigKey, ConfigType, Image
 from riverrun.metadata.records import ConfigRecord
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.placement.planner.plan import PlannedMove
 from riverrun.placement.planner.stored_plan import (
     HEADER,
@@ -17,6 +18,7 @@ from riverrun.placement.planner.stored_plan import (
     RESULT,
     PlanHeader,
     PlanProgress,
+    PlanTextInvalid,
     StoredPlan,
     decode_plan,
 )
@@ -34,8 +36,13 @@ def plan_ids(image: Image) -> list[str]:
 
 
 def plan_of(image: Image, plan_id: str) -> StoredPlan | None:
+    """None if there is no such plan. One that only a newer version reads is an error."""
     texts = image.config(ConfigType.PLAN, plan_id)
-    return decode_plan(plan_id, texts) if HEADER in texts else None
+    try:
+        return decode_plan(plan_id, texts) if HEADER in texts else None
+    except PlanTextInvalid as error:
+        message = f"The plan {plan_id} was made by a newer version of riverrun: {error}"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message) from None
 
 
 def running_ids(image: Image) -> list[str]:
@@ -84,7 +91,10 @@ class PlanReader:
         self._plans: dict[str, tuple[Texts, StoredPlan]] = {}
 
     def plans(self, image: Image) -> list[StoredPlan]:
-        """The plans of an image, the oldest first."""
+        """The plans of an image, the oldest first, without those that only a newer version reads.
+
+        After a change of controller in a rolling upgrade such a plan waits for a newer controller.
+        """
         if self._configs is not image.configs:
             found: dict[str, tuple[Texts, StoredPlan]] = {}
             for plan_id in plan_ids(image):
@@ -92,7 +102,10 @@ class PlanReader:
                 known = self._plans.get(plan_id)
                 if known is None or known[0] is not texts:
                     moves = self._moves(known, texts)
-                    known = (texts, decode_plan(plan_id, texts, moves=moves))
+                    try:
+                        known = (texts, decode_plan(plan_id, texts, moves=moves))
+                    except PlanTextInvalid:
+                        continue
                 found[plan_id] = known
             self._plans, self._configs = found, image.configs
         return [plan for _, plan in self._plans.values()]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from riverrun.cluster.balance import partition_now
 from riverrun.cluster.balancing.execution import CANCELLED, cancel, drop_moves
-from riverrun.cluster.balancing.plans import plan_ids, plan_of, plan_record, removal
+from riverrun.cluster.balancing.plans import PlanReader, plan_of, plan_record, removal
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.reassignment import check_target
 from riverrun.metadata.image import Image
@@ -137,8 +137,7 @@ def running_plans(image: Image) -> list[StoredPlan]:
 
 
 def _known(image: Image) -> list[StoredPlan]:
-    found = [plan_of(image, name) for name in plan_ids(image)]
-    return [plan for plan in found if plan is not None]
+    return PlanReader().plans(image)
 
 
 def _decoded(plan_id: str, texts: dict[str, str]) -> StoredPlan:

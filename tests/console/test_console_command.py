@@ -117,6 +117,26 @@ def test_a_port_in_use_is_reported(node: Riverrun) -> None:
     assert "Address already in use; choose another --port" in done.stderr
 
 
+def each_cluster_needs_its_own_login(rest: Caller, secure: SecureNode) -> None:
+    login = {"user": secure.security["user"], "password": secure.security["password"]}
+    with httpx.Client(base_url=rest.base, timeout=SECONDS_MAX) as browser:
+
+        def status(cluster: str) -> int:
+            return browser.get(f"/api/v1/clusters/{cluster}/overview").status_code
+
+        session = browser.post("/api/v1/session", json={**login, "cluster": "b"}).json()
+        assert (session["cluster"], session["user"]) == ("b", login["user"])
+        other = browser.get("/api/v1/session", params={"cluster": "a"}).json()
+        assert (other["cluster"], other["login_required"], other["user"]) == ("a", True, None)
+        assert (status("a"), status("b")) == (401, 200)
+        rows = browser.get("/api/v1/clusters").json()
+        assert [row["login_required"] for row in rows] == [True, False]
+        browser.post("/api/v1/session", json={**login, "cluster": "a"}).raise_for_status()
+        assert (status("a"), status("b")) == (200, 200)
+        browser.delete("/api/v1/session")
+        assert (status("a"), status("b")) == (401, 401)
+
+
 def test_the_file_of_settings_decides_whether_users_log_in(tmp_path: Path) -> None:
     secure = SecureNode(tmp_path / "data")
     try:
@@ -134,6 +154,12 @@ def test_the_file_of_settings_decides_whether_users_log_in(tmp_path: Path) -> No
         with console(*at, "--command-config", str(alone)) as rest:
             assert rest.get("/api/v1/session")["login_required"]
             assert rest.problem("GET", "overview")[0] == 401
+        with console(
+            *("--cluster", f"a={secure.bootstrap}", "--cluster", f"b={secure.bootstrap}"),
+            *("--command-config", str(alone)),
+        ) as rest:
+            each_cluster_needs_its_own_login(rest, secure)
+        with console(*at, "--command-config", str(alone)) as rest:
             auth = (secure.security["user"], secure.security["password"])
             url = f"{rest.base}/api/v1/clusters/main/overview"
             assert httpx.get(url, auth=auth, timeout=SECONDS_MAX).status_code == 200

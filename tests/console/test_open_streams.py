@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from riverrun.client.security import SaslLogin
 from riverrun.console import open_streams
 from riverrun.console.clusters import ClusterEntry, ClusterSettings
 from riverrun.console.open_streams import (
@@ -18,9 +19,16 @@ from riverrun.console.open_streams import (
     OpenStreams,
 )
 from riverrun.console.problems import ApiProblem
-from riverrun.console.sessions import UserAccess
+from riverrun.console.sessions import ClusterLogin, UserAccess
+from riverrun.security.mechanisms import SaslMechanism
 
 SCOPE = {"type": "http", "method": "GET", "path": "/", "headers": []}
+LOGIN = ClusterLogin(
+    cluster="main",
+    login=SaslLogin(mechanism=SaslMechanism.PLAIN, user="ann", password="x"),
+    user="ann",
+    owner="ann",
+)
 
 
 def entry() -> ClusterEntry:
@@ -65,7 +73,7 @@ def test_a_reader_that_does_not_read_loses_its_stream(monkeypatch: pytest.Monkey
 
     async def run() -> None:
         streams = OpenStreams()
-        access = UserAccess([entry()], None, "ann", owner="ann")
+        access = UserAccess([entry()], [LOGIN])
 
         async def parts() -> AsyncIterator[bytes]:
             while True:
@@ -85,7 +93,7 @@ def test_a_reader_that_does_not_read_loses_its_stream(monkeypatch: pytest.Monkey
 def test_requests_at_once_do_not_pass_the_limit() -> None:
     async def run() -> None:
         streams = OpenStreams()
-        access = UserAccess([entry()], None, "ann", owner="ann")
+        access = UserAccess([entry()], [LOGIN])
         ended, begun = asyncio.Event(), asyncio.Semaphore(0)
         sent: list[list[Any]] = []
 

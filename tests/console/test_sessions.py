@@ -7,8 +7,10 @@ import base64
 import socket
 from collections.abc import AsyncIterator
 
+import pytest
 from starlette.requests import Request
 
+from riverrun.client.security import SaslLogin
 from riverrun.console.clusters import ClusterEntry, ClusterSettings
 from riverrun.console.problems import ApiProblem, problem
 from riverrun.console.sessions import (
@@ -16,9 +18,21 @@ from riverrun.console.sessions import (
     SCRIPT_IDLE_SECONDS_MAX,
     SESSION_IDLE_SECONDS_MAX,
     SESSIONS_PER_USER_MAX,
+    ClusterLogin,
     ConsoleSessions,
     UserAccess,
 )
+from riverrun.security.mechanisms import SaslMechanism
+
+
+def login_of(user: str, cluster: str = "main") -> ClusterLogin:
+    login = SaslLogin(mechanism=SaslMechanism.PLAIN, user=user, password=f"{user}'s secret")
+    return ClusterLogin(cluster=cluster, login=login, user=user, owner=f"user {user} of {cluster}")
+
+
+def secure_entry(name: str) -> ClusterEntry:
+    properties = {"security.protocol": "SASL_PLAINTEXT"}
+    return ClusterEntry(ClusterSettings(name=name, bootstrap="127.0.0.1:1", properties=properties))
 
 
 async def parts() -> AsyncIterator[bytes]:
@@ -29,11 +43,9 @@ async def parts() -> AsyncIterator[bytes]:
 def test_a_login_does_not_expire_during_a_download() -> None:
     async def run() -> None:
         now = 0.0
-        properties = {"security.protocol": "SASL_PLAINTEXT"}
-        settings = ClusterSettings(name="main", bootstrap="127.0.0.1:1", properties=properties)
-        entries = [ClusterEntry(settings)]
+        entries = [secure_entry("main")]
         sessions = ConsoleSessions(entries, now=lambda: now)
-        access = UserAccess(entries, None, "ann")
+        access = UserAccess(entries)
         await sessions._keep("id", access, SCRIPT_IDLE_SECONDS_MAX)
         download = access.streamed(parts())
         assert await anext(download) == b"first"
@@ -49,13 +61,11 @@ def test_a_login_does_not_expire_during_a_download() -> None:
 
 def test_many_logins_of_one_user_end_those_of_no_other() -> None:
     async def run() -> None:
-        properties = {"security.protocol": "SASL_PLAINTEXT"}
-        settings = ClusterSettings(name="main", bootstrap="127.0.0.1:1", properties=properties)
-        entries = [ClusterEntry(settings)]
+        entries = [secure_entry("main")]
         sessions = ConsoleSessions(entries)
         for name in ("bob", "ann"):
             for number in range(SESSIONS_PER_USER_MAX + 3 if name == "ann" else 1):
-                access = UserAccess(entries, None, name, owner=f"user {name}")
+                access = UserAccess(entries, [login_of(name)])
                 await sessions._keep(f"{name} {number}", access, SESSION_IDLE_SECONDS_MAX)
         assert sessions.count == SESSIONS_PER_USER_MAX + 1
         assert sessions._find("bob 0") is not None
@@ -72,12 +82,14 @@ class SlowSessions(ConsoleSessions):
         super().__init__(entries)
         self.logins = 0
 
-    async def _open(self, user: str, password: str, mechanism: str | None) -> UserAccess:
+    async def _open(
+        self, entry: ClusterEntry, user: str, password: str, mechanism: str | None
+    ) -> UserAccess:
         self.logins += 1
         await asyncio.sleep(0)
         if password == "wrong":
             raise problem("login_required", "The cluster refuses this user or password.")
-        return UserAccess(self.entries, None, user, owner=f"user {user}")
+        return UserAccess(self.entries, [login_of(user, entry.name)])
 
 
 def script(password: str) -> Request:
@@ -89,15 +101,13 @@ def test_requests_of_a_script_at_once_share_a_login() -> None:
     """A login that is replaced by another one would never be closed."""
 
     async def run() -> None:
-        properties = {"security.protocol": "SASL_PLAINTEXT"}
-        settings = ClusterSettings(name="main", bootstrap="127.0.0.1:1", properties=properties)
-        sessions = SlowSessions([ClusterEntry(settings)])
-        asked = [sessions.access_of(script("right")) for _ in range(10)]
+        sessions = SlowSessions([secure_entry("main")])
+        asked = [sessions.access_of(script("right"), None) for _ in range(10)]
         first, *others = await asyncio.gather(*asked)
         assert all(access is first for access in others)
         assert (sessions.logins, sessions.count) == (1, 1)
         for _ in range(2):
-            refused = [sessions.access_of(script("wrong")) for _ in range(3)]
+            refused = [sessions.access_of(script("wrong"), None) for _ in range(3)]
             results = await asyncio.gather(*refused, return_exceptions=True)
             assert all(isinstance(result, ApiProblem) for result in results)
         assert (sessions.logins, sessions.count) == (3, 1)
@@ -122,5 +132,53 @@ def test_few_logins_wait_for_a_cluster_that_does_not_answer() -> None:
                 login.cancel()
             await asyncio.gather(*logins, return_exceptions=True)
             assert [login.exception() is not None for login in refused] == [True] * 5
+
+    asyncio.run(run())
+
+
+def test_a_login_opens_no_other_cluster() -> None:
+    """The other cluster would get the password."""
+
+    async def run() -> None:
+        access = UserAccess([secure_entry("a"), secure_entry("b")], [login_of("ann", "a")])
+        assert access.connected("a").pool is not None
+        with pytest.raises(ApiProblem) as refused:
+            access.connected("b")
+        assert refused.value.code == "login_required" and "cluster b" in refused.value.message
+        assert (access.clusters, access.user_in("b")) == (("a",), None)
+        await access.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_has_a_login_for_each_cluster() -> None:
+    async def run() -> None:
+        sessions = SlowSessions([secure_entry("a"), secure_entry("b")])
+        first_id, access = await sessions.log_in("ann", "x", None, cluster="a")
+        in_a = access.connected("a")
+        second_id, access = await sessions.log_in(
+            "bob", "x", None, cluster="b", session_id=first_id
+        )
+        assert access.connected("a") is in_a
+        assert (access.user_in("a"), access.user_in("b")) == ("ann", "bob")
+        assert sessions._find(first_id) is None and sessions._find(second_id) is access
+        _, access = await sessions.log_in("eve", "x", None, cluster="a", session_id=second_id)
+        assert access.connected("a") is not in_a, "it is logged in as ann"
+        assert (access.user_in("a"), access.user_in("b")) == ("eve", "bob")
+        assert (access.owner, sessions.count) == ("user eve of a", 1)
+        await sessions.close()
+
+    asyncio.run(run())
+
+
+def test_a_script_logs_in_to_the_cluster_that_it_asks_for() -> None:
+    async def run() -> None:
+        sessions = SlowSessions([secure_entry("a"), secure_entry("b")])
+        for cluster, found in (("b", "b"), ("a", "a"), (None, "a")):
+            access = await sessions.access_of(script("right"), cluster)
+            assert access is not None and access.clusters == (found,)
+        with pytest.raises(ApiProblem, match="no cluster c"):
+            await sessions.access_of(script("right"), "c")
+        assert (sessions.logins, sessions.count) == (2, 2)
 
     asyncio.run(run())

@@ -57,8 +57,8 @@ def console(
     Nodes of riverrun serve it themselves, at their HTTP port. Use this command for other clusters,
     for several clusters at once, or on another machine. It runs until Ctrl-C.
 
-    With a SASL listener, users log in. If --command-config has a user and a password, all use the
-    console as that user, without a login.
+    With a SASL listener, users log in, to each cluster by itself. If --command-config has a user
+    and a password, all use the console as that user, without a login.
 
     \b
     riverrun console --bootstrap kafka1:9092

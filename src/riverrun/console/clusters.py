@@ -118,7 +118,8 @@ class ClusterEntry:
         return joined((self.command_prefix, *words, *named))
 
     def open_pool(self, login: SaslLogin | None) -> ConnectionPool:
-        """A pool that logs in as a user, or with the declared credentials."""
+        """A pool that logs in as a user of this cluster, or with the declared credentials."""
+        assert login is None or self.needs_login, f"{self.name} has no logins of users"
         security = None
         if self.protocol is not SecurityProtocol.PLAINTEXT:
             security = ClientSecurity(

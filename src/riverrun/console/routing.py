@@ -170,6 +170,11 @@ class ClusterRequest:
         return self._access
 
     @property
+    def user(self) -> str | None:
+        """The user of the cluster, if it has users."""
+        return self.access.user_in(self.cluster.name)
+
+    @property
     def access_if_any(self) -> UserAccess | None:
         return self._access
 
@@ -285,7 +290,7 @@ class ApiServer:
     async def _request(
         self, raw: Request, endpoint: ApiEndpoint, params: dict[str, str]
     ) -> ClusterRequest:
-        access = await self._sessions.access_of(raw)
+        access = await self._sessions.access_of(raw, params.get("cluster"))
         if access is None and endpoint.needs_login:
             raise problem("login_required", "Log in first.", "Send a user and a password.")
         connected = None

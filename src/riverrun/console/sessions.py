@@ -1,7 +1,9 @@
 """Who uses the console: logins with a cookie for browsers, and HTTP Basic for scripts.
 
 The broker checks the credentials: a login opens a connection as that user. The console keeps no
-users and no rights of its own. A cluster without SASL has no login, and all share one access.
+users and no rights of its own. Each cluster has its own users, so a login belongs to one cluster
+and is never sent to another. A session may hold one login for each cluster. If no cluster of the
+console has logins, all share one access.
 """
 
 from __future__ import annotations
@@ -43,24 +45,41 @@ FAILED_LOGIN_SECONDS: Final = 1.0
 SESSION_ID_BYTES: Final = 32
 
 
+class ClusterLogin(Struct, frozen=True, kw_only=True):
+    """A login to one cluster."""
+
+    cluster: str
+    login: SaslLogin
+    user: str
+    owner: str
+    """Equal for all logins of one user of the cluster."""
+
+
 class UserAccess:
-    """A user's connections to all clusters of the console."""
+    """A user's connections to the clusters of the console."""
 
     def __init__(
-        self,
-        entries: Sequence[ClusterEntry],
-        login: SaslLogin | None,
-        user: str | None,
-        *,
-        owner: str | None = None,
+        self, entries: Sequence[ClusterEntry], logins: Sequence[ClusterLogin] = ()
     ) -> None:
-        """``owner`` is equal for all logins of one user; None: all users share this access."""
+        """``logins`` has at most one for each cluster; none: all users share this access."""
         self._entries = {entry.name: entry for entry in entries}
-        self._login = login
-        self.user = user
-        self.owner = owner
+        self._logins = {each.cluster: each for each in logins}
         self._connected: dict[str, ConnectedCluster] = {}
         self._streams = 0
+
+    @property
+    def owner(self) -> str | None:
+        """Who is limited in sessions and streams; None: everybody."""
+        return next((each.owner for each in self._logins.values()), None)
+
+    def user_in(self, name: str) -> str | None:
+        """The user as whom a cluster is used, if it has users."""
+        known, entry = self._logins.get(name), self._entries.get(name)
+        if known is not None:
+            return known.user
+        if entry is None or entry.own_login is None:
+            return None
+        return entry.own_login.user or None
 
     @property
     def is_streaming(self) -> bool:
@@ -78,7 +97,32 @@ class UserAccess:
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        return tuple(self._entries)
+        """The clusters that can be used without a further login."""
+        return tuple(name for name in self._entries if self.is_open(name))
+
+    def is_open(self, name: str) -> bool:
+        """Whether a declared cluster can be used without a further login."""
+        return name in self._logins or not self._entries[name].needs_login
+
+    async def take_over(self, other: UserAccess) -> None:
+        """Add the logins and connections of another access, whose connections to the same clusters
+        are closed."""
+        for name, login in other._logins.items():
+            if name in self._entries:
+                await self._replace(name, login, other._connected.pop(name, None))
+        await other.close()
+
+    async def _replace(
+        self, name: str, login: ClusterLogin, connected: ConnectedCluster | None
+    ) -> None:
+        replaced = self._connected.pop(name, None)
+        # The newest login comes first: it is limited as its user.
+        self._logins.pop(name, None)
+        self._logins = {name: login, **self._logins}
+        if connected is not None:
+            self._connected[name] = connected
+        if replaced is not None:
+            await replaced.close()
 
     def connected(self, name: str) -> ConnectedCluster:
         """The user's connections to a cluster. Raises ``ApiProblem``."""
@@ -90,7 +134,14 @@ class UserAccess:
                     "not_found", f"This console has no cluster {name}.", f"It has: {known}."
                 )
             entry.check_usable()
-            self._connected[name] = ConnectedCluster(entry, self._login)
+            if not self.is_open(name):
+                raise problem(
+                    "login_required",
+                    f"Log in to the cluster {name} first.",
+                    "Each cluster has its own users. Send a user and a password of this one.",
+                )
+            own = self._logins.get(name)
+            self._connected[name] = ConnectedCluster(entry, own.login if own else None)
         return self._connected[name]
 
     async def close(self) -> None:
@@ -132,27 +183,39 @@ class ConsoleSessions:
         self._waiting = 0
         self._shared: UserAccess | None = None
         if not self.needs_login:
-            own = next((entry.own_login for entry in entries if entry.own_login), None)
-            self._shared = UserAccess(entries, None, own.user or None if own else None)
+            self._shared = UserAccess(entries)
 
     @property
     def needs_login(self) -> bool:
         return any(entry.needs_login for entry in self.entries)
+
+    def login_entry(self, cluster: str | None) -> ClusterEntry | None:
+        """The cluster whose users log in to use a cluster: this one, if it has logins, or the first
+        one that has. None: no cluster has. Raises ``ApiProblem`` for an unknown name."""
+        if cluster is not None and all(entry.name != cluster for entry in self.entries):
+            known = ", ".join(entry.name for entry in self.entries)
+            raise problem(
+                "not_found", f"This console has no cluster {cluster}.", f"It has: {known}."
+            )
+        candidates = [entry for entry in self.entries if entry.needs_login]
+        own = [entry for entry in candidates if entry.name == cluster]
+        return next(iter(own or candidates), None)
 
     @property
     def count(self) -> int:
         """Logins that have not expired."""
         return len(self._sessions)
 
-    async def access_of(self, raw: Request) -> UserAccess | None:
-        """The user of a request; None if it has to log in. Raises ``ApiProblem``."""
+    async def access_of(self, raw: Request, cluster: str | None) -> UserAccess | None:
+        """The user of a request; None if it has to log in. Credentials of a script are those of the
+        cluster that it asks for. Raises ``ApiProblem``."""
         if self._shared is not None:
             return self._shared
         await self.drop_expired()
         header = raw.headers.get("authorization", "")
         if header:
             self.check_protected(raw)
-            return await self._script_access(header)
+            return await self._script_access(header, cluster)
         return self._find(raw.cookies.get(cookie_name(raw), ""))
 
     def check_protected(self, raw: Request) -> None:
@@ -173,21 +236,23 @@ class ConsoleSessions:
         self._sessions[session_id] = session
         return session.access
 
-    async def _script_access(self, header: str) -> UserAccess:
+    async def _script_access(self, header: str, cluster: str | None) -> UserAccess:
+        entry = self.login_entry(cluster)
+        assert entry is not None, "without logins all users share an access"
         digest = hashlib.blake2b(header.encode(), key=self._script_key, digest_size=32)
-        session_id = f"script {digest.hexdigest()}"
+        session_id = f"script {entry.name} {digest.hexdigest()}"
         known = self._find(session_id)
         if known is not None:
             return known
         opening = self._opening.get(session_id)
         if opening is None:
             # A task of its own, because a request may be cancelled while others wait for it.
-            opening = asyncio.create_task(self._open_script(session_id, header))
+            opening = asyncio.create_task(self._open_script(session_id, header, entry))
             self._opening[session_id] = opening
             opening.add_done_callback(discard_result)
         return await asyncio.shield(opening)
 
-    async def _open_script(self, session_id: str, header: str) -> UserAccess:
+    async def _open_script(self, session_id: str, header: str, entry: ClusterEntry) -> UserAccess:
         try:
             scheme, _, rest = header.partition(" ")
             if scheme.lower() == "bearer":
@@ -197,17 +262,30 @@ class ConsoleSessions:
                 mechanism, (user, password) = None, _basic(rest)
             else:
                 raise problem("invalid", f"Authorization {scheme} is not supported.", "Use Basic.")
-            access = await self._open(user, password, mechanism)
+            access = await self._open(entry, user, password, mechanism)
             await self._keep(session_id, access, SCRIPT_IDLE_SECONDS_MAX)
         finally:
             del self._opening[session_id]
         return access
 
     async def log_in(
-        self, user: str, password: str, mechanism: str | None
+        self,
+        user: str,
+        password: str,
+        mechanism: str | None,
+        *,
+        cluster: str | None = None,
+        session_id: str = "",
     ) -> tuple[str, UserAccess]:
-        """Open a session: its id for the cookie, and the access. Raises ``ApiProblem``."""
-        access = await self._open(user, password, mechanism)
+        """Log in to a cluster: the id of the session for the cookie, and the access. An open
+        session keeps its logins to other clusters, under a new id. Raises ``ApiProblem``."""
+        entry = self.login_entry(cluster)
+        assert entry is not None, "without logins all users share an access"
+        access = await self._open(entry, user, password, mechanism)
+        before = self._sessions.pop(session_id, None)
+        if before is not None:
+            await before.access.take_over(access)
+            access = before.access
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
         await self._keep(session_id, access, SESSION_IDLE_SECONDS_MAX)
         return session_id, access
@@ -241,12 +319,13 @@ class ConsoleSessions:
         if self._shared is not None:
             await self._shared.close()
 
-    async def _open(self, user: str, password: str, mechanism: str | None) -> UserAccess:
-        entry = next(entry for entry in self.entries if entry.needs_login)
+    async def _open(
+        self, entry: ClusterEntry, user: str, password: str, mechanism: str | None
+    ) -> UserAccess:
         entry.check_usable()
         with self._waits():  # The first login asks the cluster, which may not answer.
             choices = await self._choices(entry, mechanism)
-        owner = _owner(choices, user, password)
+        owner = f"{_owner(choices, user, password)} of {entry.name}"
         if self._attempts[owner] >= LOGINS_PER_USER_MAX:
             raise _too_many()
         self._attempts[owner] += 1
@@ -287,8 +366,13 @@ class ConsoleSessions:
             await self._logins.acquire()
         try:
             for chosen in choices:
-                login = _login(chosen, user, password)
-                access = UserAccess(self.entries, login, user or "token", owner=owner)
+                login = ClusterLogin(
+                    cluster=entry.name,
+                    login=_login(chosen, user, password),
+                    user=user or "token",
+                    owner=owner,
+                )
+                access = UserAccess(self.entries, [login])
                 try:
                     await access.connected(entry.name).pool.any_connection()
                 except AuthenticationFailed as error:

@@ -203,7 +203,7 @@ async def _start(
         " ".join(command),
         plan.moves[:MOVES_MAX],
         throttle=throttle,
-        requester=f"{request.access.user or 'anonymous'} by the console",
+        requester=f"{request.user or 'anonymous'} by the console",
     )
 
 

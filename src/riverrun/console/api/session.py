@@ -9,10 +9,11 @@ from msgspec import Struct
 from starlette.responses import Response
 
 import riverrun
+from riverrun.console.clusters import ClusterEntry
 from riverrun.console.openapi import describe
 from riverrun.console.problems import HANDLED, ErrorDetails, as_problem, body_of
 from riverrun.console.routing import JSON, ApiEndpoint, ClusterRequest
-from riverrun.console.sessions import ConsoleSessions, UserAccess, cookie_name, is_https
+from riverrun.console.sessions import UserAccess, cookie_name, is_https
 
 TAG: Final = "session"
 PASSWORD_LENGTH_MAX: Final = 64 * 1024
@@ -25,21 +26,30 @@ class SessionState(Struct, kw_only=True):
 
     version: str
     clusters: list[str]
+    cluster: str | None
+    """The cluster that the login is for: the requested one, or the first one with users."""
     login_required: bool
-    """Whether the cluster has users. If so and ``user`` is null, log in."""
+    """Whether this cluster has users. If so and ``user`` is null, log in."""
     mechanisms: list[str]
-    """The SASL mechanisms that the cluster offers. The password of OAUTHBEARER is a token."""
+    """The SASL mechanisms that this cluster offers. The password of OAUTHBEARER is a token."""
     user: str | None
     read_only: bool
     problem: ErrorDetails | None = None
     """Why nobody can log in: the cluster does not respond, or it accepts certificates only."""
 
 
+class SessionQuery(Struct, kw_only=True):
+    cluster: str | None = None
+    """Each cluster has its own users. Without a name, the first cluster with users."""
+
+
 class LoginBody(Struct, kw_only=True):
-    """The credentials of a user of the cluster."""
+    """The credentials of a user of a cluster. Logins to other clusters stay."""
 
     user: str
     password: str
+    cluster: str | None = None
+    """Without a name, the first cluster with users."""
     mechanism: str | None = None
     """Without one, those of the cluster that take a password are tried."""
 
@@ -51,23 +61,28 @@ class ListedCluster(Struct, kw_only=True):
     bootstrap: str
     cluster_id: str | None
     reachable: bool
+    login_required: bool
+    """Whether this session has no login to the cluster."""
 
 
 async def get_session(request: ClusterRequest) -> SessionState:
-    return await _state(request, request.access_if_any)
+    return await _state(request, request.access_if_any, request.query.cluster)
 
 
 async def log_in(request: ClusterRequest) -> Response:
     body: LoginBody = request.body
     sessions = request.sessions
     if not sessions.needs_login:
-        return _response(await _state(request, request.access_if_any))
+        return _response(await _state(request, request.access_if_any, body.cluster))
     sessions.check_protected(request.raw)
-    await sessions.log_out(request.raw.cookies.get(cookie_name(request.raw), ""))
     session_id, access = await sessions.log_in(
-        body.user, body.password[:PASSWORD_LENGTH_MAX], body.mechanism
+        body.user,
+        body.password[:PASSWORD_LENGTH_MAX],
+        body.mechanism,
+        cluster=body.cluster,
+        session_id=request.raw.cookies.get(cookie_name(request.raw), ""),
     )
-    response = _response(await _state(request, access))
+    response = _response(await _state(request, access, body.cluster))
     response.set_cookie(
         cookie_name(request.raw),
         session_id,
@@ -81,7 +96,7 @@ async def log_in(request: ClusterRequest) -> Response:
 async def log_out(request: ClusterRequest) -> Response:
     await request.sessions.log_out(request.raw.cookies.get(cookie_name(request.raw), ""))
     remaining = None if request.sessions.needs_login else request.access_if_any
-    response = _response(await _state(request, remaining))
+    response = _response(await _state(request, remaining, request.query.cluster))
     response.delete_cookie(
         cookie_name(request.raw), httponly=True, samesite="strict", secure=is_https(request.raw)
     )
@@ -92,29 +107,37 @@ def _response(state: SessionState) -> Response:
     return Response(msgspec.json.encode(state), media_type=JSON)
 
 
-async def _state(request: ClusterRequest, access: UserAccess | None) -> SessionState:
+async def _state(
+    request: ClusterRequest, access: UserAccess | None, cluster: str | None
+) -> SessionState:
     sessions = request.sessions
-    mechanisms, failure = await _offered(sessions)
+    names = [entry.name for entry in sessions.entries]
+    # An address may have the name of a cluster that was removed. Its pages say so.
+    wanted = cluster if cluster in names else None
+    entry = next(entry for entry in sessions.entries if wanted in (None, entry.name))
+    if access is None or wanted is None:
+        entry = sessions.login_entry(wanted) or entry
+    mechanisms, failure = await _offered(entry)
     return SessionState(
         version=riverrun.__version__,
-        clusters=[entry.name for entry in sessions.entries],
-        login_required=sessions.needs_login,
+        clusters=names,
+        cluster=entry.name,
+        login_required=entry.needs_login,
         mechanisms=mechanisms,
-        user=access.user if access is not None else None,
+        user=access.user_in(entry.name) if access is not None else None,
         read_only=request.raw.app.state.is_read_only,
         problem=failure,
     )
 
 
-async def _offered(sessions: ConsoleSessions) -> tuple[list[str], ErrorDetails | None]:
-    """The mechanisms of the cluster that users log in to, and why they cannot."""
-    for entry in sessions.entries:
-        try:
-            entry.check_usable()
-            if entry.needs_login:
-                return [mechanism.value for mechanism in await entry.mechanisms()], None
-        except HANDLED as error:
-            return [], body_of(as_problem(error)).error
+async def _offered(entry: ClusterEntry) -> tuple[list[str], ErrorDetails | None]:
+    """The mechanisms of the cluster, and why nobody can log in."""
+    try:
+        entry.check_usable()
+        if entry.needs_login:
+            return [mechanism.value for mechanism in await entry.mechanisms()], None
+    except HANDLED as error:
+        return [], body_of(as_problem(error)).error
     return [], None
 
 
@@ -122,9 +145,13 @@ async def list_clusters(request: ClusterRequest) -> list[ListedCluster]:
     found = []
     for entry in request.sessions.entries:
         cluster_id = None
+        is_open = request.access.is_open(entry.name)
         try:
-            metadata = await request.at(entry.name).metadata()
-            cluster_id, is_reachable = metadata.cluster_id, True
+            if is_open:
+                cluster_id = (await request.at(entry.name).metadata()).cluster_id
+            else:
+                await entry.mechanisms()
+            is_reachable = True
         except HANDLED:
             is_reachable = False
         found.append(
@@ -133,6 +160,7 @@ async def list_clusters(request: ClusterRequest) -> list[ListedCluster]:
                 bootstrap=entry.bootstrap,
                 cluster_id=cluster_id,
                 reachable=is_reachable,
+                login_required=not is_open,
             )
         )
     return found
@@ -148,7 +176,8 @@ ENDPOINTS: Final = (
         "GET",
         "/session",
         get_session,
-        "Who uses this console, and how to log in",
+        "Who uses a cluster of this console, and how to log in",
+        query=SessionQuery,
         response=SessionState,
         tag=TAG,
         needs_cluster=False,
@@ -158,7 +187,7 @@ ENDPOINTS: Final = (
         "POST",
         "/session",
         log_in,
-        "Log in as a user of the cluster",
+        "Log in as a user of a cluster",
         body=LoginBody,
         body_bytes_max=LOGIN_BYTES_MAX,
         response=SessionState,
@@ -171,7 +200,8 @@ ENDPOINTS: Final = (
         "DELETE",
         "/session",
         log_out,
-        "Log out",
+        "Log out of all clusters",
+        query=SessionQuery,
         response=SessionState,
         tag=TAG,
         needs_cluster=False,

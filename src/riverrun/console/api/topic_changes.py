@@ -135,7 +135,7 @@ async def change_replicas(request: ClusterRequest) -> ReplicationChange:
             " ".join(words),
             plan.moves,
             throttle=body.throttle,
-            requester=f"{request.access.user or 'anonymous'} by the console",
+            requester=f"{request.user or 'anonymous'} by the console",
         )
     if body.throttle is not None:
         words += ["--throttle", str(body.throttle)]

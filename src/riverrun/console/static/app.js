@@ -13,20 +13,22 @@ function App() {
   const [failure, setFailure] = useState(null);
   const load = () => loadSession().then(() => setFailure(null), setFailure);
   const retries = recoveries.value;
-  useEffect(() => {
-    if (!session.peek()) load();
-  }, [retries]);
-
   const { cluster } = route.value;
-  const first = session.value?.clusters?.[0] ?? null;
+  const { clusters = [], asked } = session.value ?? {};
+  const isKnown = session.value && (clusters.length === 1 || asked === cluster);
+  useEffect(() => {
+    if (!isKnown) load();
+  }, [retries, cluster, isKnown]);
+
+  const first = clusters[0] ?? null;
   useEffect(() => {
     if (first && !cluster) navigate(link("overview", {}, {}, first), { replace: true });
   }, [first, cluster]);
 
-  if (!session.value) {
+  if (!isKnown) {
     return html`<main class="start">${failure ? html`<h1 class="hidden">riverrun</h1><${Failure} error=${failure} retry=${load} />` : html`<${Loading} />`}</main>`;
   }
-  if (session.value.login_required && !session.value.user) return html`<${Login} />`;
+  if (session.value.login_required && !session.value.user) return html`<${Login} key=${session.value.cluster} />`;
   return cluster && html`<${Shell} />`;
 }
 

@@ -23,7 +23,7 @@ function Brand() {
   </a>`;
 }
 
-function ClusterPicker() {
+export function ClusterPicker() {
   const { cluster } = route.value;
   const names = session.value?.clusters ?? [];
   if (names.length < 2) return null;

@@ -1,6 +1,7 @@
 // State shared by all pages, and live data.
 //
-//   session.value          the answer of GET /session, or null before the first
+//   session.value          the answer of GET /session for the cluster of the page, or null before the
+//                          first; `asked` is that cluster. Each cluster has its own login.
 //   canWrite.value         false when the console was started read-only: hide actions
 //   live.value             false while the user has paused the refresh
 //   useResource("topics", { limit: 50 }, { every: 5000 })
@@ -30,12 +31,13 @@ export function changed() {
 }
 
 export async function loadSession() {
-  session.value = await api.get("/session");
+  const asked = route.peek().cluster;
+  session.value = { ...(await api.get("/session", { cluster: asked })), asked };
   return session.value;
 }
 
 export async function login(user, password, mechanism) {
-  await api.post("/session", mechanism ? { user, password, mechanism } : { user, password });
+  await api.post("/session", { user, password, cluster: session.peek().cluster, ...(mechanism && { mechanism }) });
   await loadSession();
 }
 

@@ -4,11 +4,12 @@
 import { DialogError } from "../lib/dialog.js";
 import { CheckField, SelectField, TextField } from "../lib/forms.js";
 import { html, useLayoutEffect, useState } from "../lib/preact.js";
+import { ClusterPicker } from "../lib/shell.js";
 import { login, session } from "../lib/state.js";
 import { ThemeButton } from "../lib/theme.js";
 
 export default function Login() {
-  const { mechanisms = [], clusters = [], problem } = session.value;
+  const { mechanisms = [], clusters = [], cluster, problem } = session.value;
   const [user, setUser] = useState("");
   const [password, setPassword] = useState("");
   const [visible, setVisible] = useState(false);
@@ -35,7 +36,8 @@ export default function Login() {
   return html`<main class="login">
     <form class="panel" onSubmit=${submit}>
       <h1><img src=${new URL("../icon.svg", import.meta.url).href} alt="" width="28" height="28" />riverrun</h1>
-      <p class="muted">Log in as a user of ${clusters.length > 1 ? "these clusters" : "this cluster"}. The console may do what this user may do.</p>
+      <${ClusterPicker} />
+      <p class="muted">Log in as a user of ${clusters.length > 1 ? html`the cluster <b>${cluster}</b>` : "this cluster"}. The console may do what this user may do.</p>
       <${TextField} label="User" name="user" value=${user} onInput=${setUser} autocomplete="username" autocapitalize="none" required wide />
       <${TextField} label="Password" name="password" type=${visible ? "text" : "password"} value=${password} onInput=${setPassword} autocomplete="current-password" required wide />
       <${CheckField} label="Show the password" checked=${visible} onInput=${setVisible} />

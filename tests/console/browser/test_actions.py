@@ -120,6 +120,20 @@ def test_messages_are_filtered_by_javascript_in_the_browser(open_page: OpenPage)
     assert console.failures == []
 
 
+def test_messages_too_large_for_the_filter_are_counted(
+    open_page: OpenPage, cluster: Cluster
+) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    padding = "x" * 10_000
+    for number in range(450):
+        producer.produce("large", f'{{"padding": "{padding}", "number": {number}}}', partition=0)
+    producer.produce("large", f'{{"padding": "{padding * 7}", "number": 450}}', partition=0)
+    assert producer.flush(SECONDS_MAX) == 0
+    console = open_page(f"topics/large/messages?js={quote('value.number % 150 === 0')}")
+    console.expect_text("1 message was too large to filter completely")
+    console.expect_text("3 messages of 451 read")
+
+
 def test_markup_in_names_and_messages_is_shown_as_text(
     open_page: OpenPage, cluster: Cluster
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from riverrun.console.messages.payloads import WHOLE_PAGE_BYTES_MAX, PayloadWriter
 from riverrun.console.messages.reading import (
     PartitionRange,
     ScanLimits,
@@ -226,3 +227,20 @@ def test_records_that_retention_deleted_meanwhile_are_skipped(direction: str) ->
     pages = all_pages(scan, 2)
     seen = [offset for page in pages for _, offset in places(page.found)]
     assert sorted(seen) == [6, 7, 8, 9]
+
+
+def test_a_page_ends_before_its_payloads_must_be_cut() -> None:
+    """500 messages of 10 KB would exceed what a list shows of payloads."""
+    topic = FakeTopic(2)
+    value = b'{"text": "' + b"x" * 10_000 + b'"}'
+    for held in topic.partitions:
+        for number in range(25):
+            held.add([NewRecord(value, timestamp=number) for _ in range(10)])
+    limits = ScanLimits(listed_bytes=WHOLE_PAGE_BYTES_MAX)
+    pages = all_pages(scan_of(topic, NEWER), 500, limits)
+    assert [len(page.found) for page in pages] == [315, 185]
+    assert [page.is_complete for page in pages] == [False, True]
+    for page in pages:
+        writer = PayloadWriter("auto")
+        values = [writer.message(found).value for found in page.found]
+        assert all(shown is not None and not shown.truncated for shown in values)

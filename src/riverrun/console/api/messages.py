@@ -15,6 +15,7 @@ from riverrun.console.messages.cursors import InvalidCursor, decode_cursor, enco
 from riverrun.console.messages.download import lines_of
 from riverrun.console.messages.lookup import chosen_partitions, number_of, read_message
 from riverrun.console.messages.payloads import (
+    WHOLE_PAGE_BYTES_MAX,
     Message,
     NoSchemas,
     PayloadFormat,
@@ -22,7 +23,12 @@ from riverrun.console.messages.payloads import (
     SchemaDecoder,
 )
 from riverrun.console.messages.positions import ALL, ranges_at, ranges_from
-from riverrun.console.messages.reading import PartitionRange, ScannedPage, TopicScan
+from riverrun.console.messages.reading import (
+    PartitionRange,
+    ScanLimits,
+    ScannedPage,
+    TopicScan,
+)
 from riverrun.console.messages.schemas import RegistryDecoder, registry_decoder
 from riverrun.console.messages.streams import NEWER, OLDER, FoundRecord
 from riverrun.console.messages.tail import TopicTail
@@ -70,6 +76,9 @@ class MessageSelection(Struct, kw_only=True, rename={"from_": "from"}):
 class MessageQuery(MessageSelection, kw_only=True, rename={"from_": "from"}):
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 50
     format: PayloadFormat = "auto"
+    whole: bool = False
+    """Whether a page of large messages ends early instead of showing only the start of each.
+    Payloads above 64 KiB are cut in any case."""
 
 
 class DownloadQuery(MessageSelection, kw_only=True, rename={"from_": "from"}):
@@ -108,7 +117,8 @@ async def list_messages(request: ClusterRequest) -> MessagePage:
     query: MessageQuery = request.query
     ranges = await selected_ranges(request, query)
     scan = scan_of(request, query, ranges, query.limit)
-    page = await scan.page(query.limit)
+    limits = ScanLimits(listed_bytes=WHOLE_PAGE_BYTES_MAX if query.whole else None)
+    page = await scan.page(query.limit, limits)
     writer = PayloadWriter(query.format, await prepared(request, page.found, query.format))
     return MessagePage(
         items=[writer.message(found) for found in page.found],

@@ -20,6 +20,9 @@ PAYLOAD_BYTES_MAX: Final = 64 * 1024
 """Of one payload in a list."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of all payloads in a list. Then only the start of each is shown."""
+WHOLE_PAGE_BYTES_MAX: Final = 3 * 1024 * 1024
+"""Of a page that ends early, so that payloads are not cut to their start. The last message of such
+a page may exceed it."""
 SHORT_BYTES: Final = 1024
 CONFLUENT_HEADER_BYTES: Final = 5
 """A zero byte and the id of a schema."""
@@ -154,6 +157,13 @@ class PayloadWriter:
         if self._payload_bytes_max is None:
             return None
         return self._payload_bytes_max if self._left > 0 else SHORT_BYTES
+
+
+def listed_bytes(found: FoundRecord) -> int:
+    """How much a message takes of ``PAGE_BYTES_MAX``."""
+    record = found.record
+    payloads = (record.key, record.value, *(value for _, value in record.headers))
+    return sum(min(len(data), PAYLOAD_BYTES_MAX) for data in payloads if data is not None)
 
 
 def in_form(data: bytes, form: PayloadFormat, *, is_whole: bool) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from riverrun.client.fetcher import FetchWish, aborted_in, fetch_many
 from riverrun.client.offsets import offsets_at
 from riverrun.client.partitions import EARLIEST
 from riverrun.client.pool import ConnectionPool
+from riverrun.console.messages.payloads import listed_bytes
 from riverrun.console.messages.streams import (
     OLDER,
     FoundRecord,
@@ -51,6 +52,8 @@ class ScanLimits(Struct, frozen=True, kw_only=True):
     records: int = RECORDS_MAX
     bytes: int = BYTES_MAX
     seconds: float = SECONDS_MAX
+    listed_bytes: int | None = None
+    """Payloads of the messages that are found, as a list shows them."""
 
 
 class PartitionRange(Struct, frozen=True):
@@ -128,6 +131,7 @@ class TopicScan:
         page = ScannedPage(found=[], before=self.positions, after={})
         give_up_at = self._now() + limits.seconds
         bytes_before = self._bytes
+        listed = 0
         while len(page.found) < limit:
             await self._fill(give_up_at, bytes_before + limits.bytes)
             if not self._heap:
@@ -137,6 +141,10 @@ class TopicScan:
             page.scanned += item.covers
             if item.found is not None:
                 page.found.append(item.found)
+                listed += listed_bytes(item.found)
+            if limits.listed_bytes is not None and listed >= limits.listed_bytes:
+                page.is_complete = len(page.found) >= limit
+                break
             is_over = self._now() >= give_up_at or self._bytes - bytes_before >= limits.bytes
             if page.scanned >= limits.records or (is_over and self._waiting):
                 page.is_complete = len(page.found) >= limit

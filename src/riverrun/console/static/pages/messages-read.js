@@ -15,7 +15,8 @@ export const ROWS_MAX = 1_000;
 
 const textOf = (payload) => payload?.text ?? null;
 const slim = ({ partition, offset, timestamp_ms: timestamp, size, key, value, headers }) => ({
-  partition, offset, timestamp, size, key: textOf(key), value: textOf(value), headers: Object.fromEntries(headers.map((each) => [each.name, textOf(each.value)])),
+  isCut: [key, value, ...headers.map((each) => each.value)].some((payload) => payload?.truncated),
+  message: { partition, offset, timestamp, size, key: textOf(key), value: textOf(value), headers: Object.fromEntries(headers.map((each) => [each.name, textOf(each.value)])) },
 });
 const failed = (message, remedy) => ({ status: 1, message, remedy });
 
@@ -24,7 +25,7 @@ class FilterRunner {
   worker = null;
 
   run(code, messages) {
-    if (!code) return { messages, failures: 0 };
+    if (!code) return { messages, failures: 0, cut: 0 };
     const worker = (this.worker ??= new Worker(new URL("../workers/filter.js", import.meta.url)));
     const { port1, port2 } = new MessageChannel();
     return new Promise((resolve, reject) => {
@@ -56,7 +57,7 @@ function useRunner() {
   return runner.current;
 }
 
-const NOTHING = { rows: [], error: null, loading: true, older: null, newer: null, scanned: 0, failures: 0, failure: null, more: null };
+const NOTHING = { rows: [], error: null, loading: true, older: null, newer: null, scanned: 0, failures: 0, failure: null, cut: 0, more: null };
 
 export function useScan(topic, selection, code, active) {
   const runner = useRunner();
@@ -73,7 +74,7 @@ export function useScan(topic, selection, code, active) {
     setState(now);
     try {
       for (let pages = 0; pages < PAGES_MAX && now.loading; pages++) {
-        const page = await api.get(path`topics/${topic}/messages`, { ...selection, limit: code ? FILTERED_PAGE : limit, cursor: now.more ?? selection.cursor }, signal);
+        const page = await api.get(path`topics/${topic}/messages`, { ...selection, ...(code ? { limit: FILTERED_PAGE, whole: true } : { limit }), cursor: now.more ?? selection.cursor }, signal);
         const found = await runner.run(code, page.items);
         if (signal.aborted) return;
         const rows = [...now.rows, ...found.messages];
@@ -86,6 +87,7 @@ export function useScan(topic, selection, code, active) {
           scanned: now.scanned + page.scanned,
           failures: now.failures + found.failures,
           failure: now.failure ?? found.failure,
+          cut: now.cut + found.cut,
           more: isLast ? null : page[ahead],
           loading: !isLast,
         };
@@ -129,14 +131,14 @@ async function refusal(url) {
 
 export function useTail(topic, { partition, filter, format }, code, active) {
   const runner = useRunner();
-  const [state, setState] = useState({ rows: [], status: "connecting", sample: null, error: null, failures: 0 });
+  const [state, setState] = useState({ rows: [], status: "connecting", sample: null, error: null, failures: 0, cut: 0 });
   const query = { partition, filter, format };
   useEffect(() => {
     if (!active) return undefined;
     let waiting = [];
     let isFiltering = false;
     const set = (changes) => setState((old) => ({ ...old, ...changes }));
-    set({ status: "connecting", error: null, failures: 0 });
+    set({ status: "connecting", error: null, failures: 0, cut: 0 });
     const url = address(path`topics/${topic}/tail`, query);
     const source = new EventSource(url);
     const on = (name, run) => source.addEventListener(name, ({ data }) => run(data && JSON.parse(data)));
@@ -155,8 +157,8 @@ export function useTail(topic, { partition, filter, format }, code, active) {
       waiting = [];
       isFiltering = true;
       try {
-        const { messages, failures } = await runner.run(code, taken);
-        setState((old) => ({ ...old, rows: [...messages.reverse(), ...old.rows].slice(0, ROWS_MAX), failures: old.failures + failures }));
+        const { messages, failures, cut } = await runner.run(code, taken);
+        setState((old) => ({ ...old, rows: [...messages.reverse(), ...old.rows].slice(0, ROWS_MAX), failures: old.failures + failures, cut: old.cut + cut }));
       } catch (error) {
         close(error);
       }

@@ -117,9 +117,10 @@ function MessageRows({ topic, rows, chosen: { columns, open, selection }, busy =
     detail=${(row) => open === keyOf(row) && html`<${MessageDetail} topic=${topic} message=${row} format=${selection.format} done=${done} />`} />`;
 }
 
-function FilterNote({ failures, failure }) {
-  if (!failures) return null;
-  return html`<p class="stale" role="status"><${Icon} name="warning" />The filter failed for ${plural(failures, "message")}, which are not shown. ${failure}</p>`;
+function FilterNote({ failures, failure, cut }) {
+  const note = (text) => html`<p class="stale" role="status"><${Icon} name="warning" />${text}</p>`;
+  return html`${failures > 0 && note(`The filter failed for ${plural(failures, "message")}, which ${failures === 1 ? "is" : "are"} not shown. ${failure ?? ""}`)}
+    ${cut > 0 && note(`${plural(cut, "message")} ${cut === 1 ? "was" : "were"} too large to filter completely: the filter gets the first 64 KiB of a key, value or header. Matches may be missing.`)}`;
 }
 
 function Browse({ topic, chosen, scan }) {

@@ -6,11 +6,12 @@
 // The filter then has no document, no network and no storage of the page. The page ends the worker
 // when it takes too long.
 //
-// In:  { code, messages: [{ partition, offset, timestamp, key, value, headers, size }] }
-//      key, value and header values are texts or null. `code` is an expression, or the body of a
-//      function with `return`.
-// Out: { kept: [index, ...], failures, failure }, or { error } when the code does not parse; by the
-//      port that came with the message.
+// In:  { code, messages: [{ isCut, message: { partition, offset, timestamp, key, value, headers, size } }] }
+//      key, value and header values are texts or null; of a message that is cut, one of them is only
+//      the start. `code` is an expression, or the body of a function with `return`.
+// Out: { kept: [index, ...], failures, failure, cut }, or { error } when the code does not parse; by
+//      the port that came with the message. A message that is cut may be missing in `kept`, and its
+//      failure means nothing, so such messages are counted by themselves.
 
 "use strict";
 
@@ -41,17 +42,20 @@ function run(code, messages) {
   const kept = [];
   let failures = 0;
   let failure = null;
-  messages.forEach((message, index) => {
+  let cut = 0;
+  messages.forEach(({ isCut, message }, index) => {
+    if (isCut) cut++;
     const key = parsed(message.key);
     const value = parsed(message.value);
     try {
       if (matches(key, value, message.headers, message.offset, message.partition, message.timestamp, message.size, message)) kept.push(index);
     } catch (error) {
+      if (isCut) return;
       failures++;
       failure ??= `${message.partition}:${message.offset}: ${error.message ?? error}`;
     }
   });
-  return { kept, failures, failure };
+  return { kept, failures, failure, cut };
 }
 
 self.onmessage = ({ data: { code, messages }, ports: [port] }) => {

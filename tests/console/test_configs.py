@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from riverrun.admin.cluster.configs import BrokerSetting
-from riverrun.console.configs import ConfigBody, assignments, differences
+from riverrun.admin.cluster.configs import BrokerSetting, Source
+from riverrun.console.configs import ConfigBody, assignments, differences, items_of
 
 
-def setting(name: str, *, is_sensitive: bool) -> BrokerSetting:
+def setting(
+    name: str, *, is_sensitive: bool = False, source: Source = Source.DEFAULT
+) -> BrokerSetting:
     return BrokerSetting(
         name=name,
         value=None if is_sensitive else "1",
-        source=5,
+        source=source,
         default=None,
         is_read_only=False,
         is_sensitive=is_sensitive,
@@ -34,3 +36,10 @@ def test_secrets_are_not_in_the_command_or_the_difference() -> None:
         f"{other}=VALUE",
     ]
     assert [one.after for one in differences(rows, body)] == ["2", None, None]
+
+
+def test_only_settings_of_the_topic_itself_can_be_reset() -> None:
+    """The others come from the nodes, and a reset of the topic would change nothing."""
+    rows = [setting(source.name, source=source) for source in Source]
+    assert [each.name for each in items_of(rows, Source.TOPIC).items if each.is_own] == ["TOPIC"]
+    assert [each.name for each in items_of(rows, Source.NODE).items if each.is_own] == ["NODE"]

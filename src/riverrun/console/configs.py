@@ -19,6 +19,8 @@ class ConfigItem(Struct, kw_only=True):
     """Null if there is none, or if it is secret."""
     source: str
     is_default: bool
+    is_own: bool
+    """Whether it was set on this topic or node at run time, so that it can be reset here."""
     is_read_only: bool
     """Whether it can only be changed in the file of a node."""
     is_sensitive: bool
@@ -62,7 +64,8 @@ class ConfigDifference(Struct, kw_only=True):
     after: str | None
 
 
-def items_of(rows: Sequence[BrokerSetting]) -> ConfigList:
+def items_of(rows: Sequence[BrokerSetting], own: Source) -> ConfigList:
+    """``own`` is the source of values that were set on the topic or node itself."""
     return ConfigList(
         items=[
             ConfigItem(
@@ -70,6 +73,7 @@ def items_of(rows: Sequence[BrokerSetting]) -> ConfigList:
                 value=None if row.is_sensitive else row.value,
                 source=source_in_words(row.source),
                 is_default=row.source == Source.DEFAULT,
+                is_own=row.source == own,
                 is_read_only=row.is_read_only,
                 is_sensitive=row.is_sensitive,
                 doc=row.documentation,

@@ -17,6 +17,7 @@ from riverrun.admin.balance.cluster_state import ask_state
 from riverrun.admin.broker_settings import ACTIVE, DECOMMISSIONING, MAINTENANCE, MODE
 from riverrun.admin.cluster.configs import (
     SettingsChange,
+    Source,
     ask_settings,
     change_settings,
 )
@@ -190,7 +191,7 @@ async def get_node(request: ClusterRequest) -> NodeDetails:
 async def get_configs(request: ClusterRequest) -> ConfigList:
     node = node_of(request)
     report = await ask_settings(request.pool, node, (), with_defaults=True)
-    return items_of(report.rows)
+    return items_of(report.rows, Source.NODE)
 
 
 async def change_configs(request: ClusterRequest) -> ConfigChange:

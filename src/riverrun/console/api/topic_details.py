@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from riverrun.admin.cluster.configs import Source
 from riverrun.admin.cluster.replica_lag import Copies, ask_copies
 from riverrun.admin.requests import find_topic
 from riverrun.admin.topics.admin import ask_topic_settings
@@ -137,7 +138,7 @@ def _partition(
 
 async def get_configs(request: ClusterRequest) -> ConfigList:
     topic = await find_topic(request.pool, request.params["topic"], may_be_created=False)
-    return items_of(await ask_topic_settings(request.pool, topic.name or ""))
+    return items_of(await ask_topic_settings(request.pool, topic.name or ""), Source.TOPIC)
 
 
 async def list_groups(request: ClusterRequest) -> TopicGroups:

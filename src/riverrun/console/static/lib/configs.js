@@ -1,6 +1,9 @@
 // The settings of a topic or node: search, changed settings first, edit and reset with a dry run.
 //
 //   <${Configs} path=${path`topics/${topic}/configs`} what="topic a" />
+//
+// A topic inherits values of its nodes, which it cannot reset: its changed settings are its own.
+// A node's changed settings are all that differ from the defaults, also those of its file.
 
 import { ActionDialog, openDialog } from "./dialog.js";
 import { api } from "./api.js";
@@ -34,23 +37,24 @@ function EditDialog({ path, what, config, close }) {
 function ResetDialog({ path, what, config, close }) {
   return html`<${ActionDialog} title=${`Reset ${config.name} of ${what}`} action="Reset" dryRun close=${close}
     send=${(dry) => api.patch(path, { set: {}, reset: [config.name], dry_run: dry })} success=${`${config.name} reset`}>
-    <p>The value <code>${shown(config)}</code> is removed, and the default ${config.default && html`<code>${config.default}</code> `}applies again.</p>
+    <p>The value <code>${shown(config)}</code> is removed. The next value applies: one of the cluster or of the node's file, or the default${config.default && html` <code>${config.default}</code>`}.</p>
   <//>`;
 }
 
 function columnsFor(path, what) {
-  const own = (config) => !config.is_default && !config.is_read_only;
   return [
     { key: "name", title: "Setting", class: "wrap", render: (row) => html`<span class="mono">${row.name}</span>${row.doc && html`<p class="hint">${row.doc}</p>`}` },
     { key: "value", title: "Value", class: "wrap", render: (row) => html`<span class=${row.value === null || row.value === "" || row.is_sensitive ? "muted" : "mono"}>${shown(row)}</span>` },
     { key: "source", title: "Source", render: (row) => html`<${Badge} kind=${row.is_default ? "plain" : "accent"}>${row.source}<//>` },
     { key: "change", title: "Change", align: "end", render: (row) => canWrite.value && !row.is_read_only && html`<span class="row end-row">
-      ${own(row) && html`<button type="button" class="small ghost" aria-label=${`Reset ${row.name}`} onClick=${() => openDialog(ResetDialog, { path, what, config: row })}>Reset</button>`}
+      ${row.is_own && html`<button type="button" class="small ghost" aria-label=${`Reset ${row.name}`} onClick=${() => openDialog(ResetDialog, { path, what, config: row })}>Reset</button>`}
       <button type="button" class="small" aria-label=${`Edit ${row.name}`} onClick=${() => openDialog(EditDialog, { path, what, config: row })}>Edit</button></span>` },
   ];
 }
 
-export function Configs({ path, what }) {
+const ownOnly = (config) => config.is_own;
+
+export function Configs({ path, what, isChanged = ownOnly }) {
   const resource = useResource(path);
   const [text, setText] = useQuery("setting");
   const [only] = useQuery("changed");
@@ -59,13 +63,13 @@ export function Configs({ path, what }) {
     <div class="toolbar">
       <${SearchField} label="Search settings" value=${text} onInput=${setText} />
       <${CheckField} label="Only changed settings" checked=${only === "1"} onInput=${(on) => setQuery({ changed: on ? "1" : null })} />
-      <span class="muted push" role="status">${resource.data && plural(resource.data.items.filter((each) => !each.is_default).length, "changed setting")}</span>
+      <span class="muted push" role="status">${resource.data && plural(resource.data.items.filter(isChanged).length, "changed setting")}</span>
     </div>
     <${Loaded} resource=${resource}>${({ items }) => {
       const found = items
-        .filter((each) => (only !== "1" || !each.is_default) && `${each.name} ${each.doc ?? ""}`.toLowerCase().includes(wanted))
-        .sort((a, b) => a.is_default - b.is_default || a.name.localeCompare(b.name));
-      if (!found.length) return html`<${Empty} title=${text ? `No setting matches “${text}”` : "No settings differ from their defaults"} />`;
+        .filter((each) => (only !== "1" || isChanged(each)) && `${each.name} ${each.doc ?? ""}`.toLowerCase().includes(wanted))
+        .sort((a, b) => b.is_own - a.is_own || a.is_default - b.is_default || a.name.localeCompare(b.name));
+      if (!found.length) return html`<${Empty} title=${text ? `No setting matches “${text}”` : "No setting was changed"} />`;
       return html`<${Rows} label="Settings" columns=${columnsFor(path, what)} rows=${found} rowKey=${(row) => row.name} />`;
     }}<//>
   </section>`;

@@ -103,7 +103,7 @@ export default function Node({ params: { node } }) {
   const [tab] = useQuery("tab", "summary");
   const tabs = html`<${QueryTabs} label="Node" tabs=${[["summary", "Summary"], ["settings", "Settings"], ["clients", "Clients"]]} />`;
   return html`<${Page} title=${`Node ${node}`} note=${data?.controller && html`<${Badge} kind="accent">active controller<//>`} actions=${data && actionsOf(data)} tabs=${tabs}>
-    ${tab === "settings" && html`<${Configs} path=${path`nodes/${node}/configs`} what=${`node ${node}`} />`}
+    ${tab === "settings" && html`<${Configs} path=${path`nodes/${node}/configs`} what=${`node ${node}`} isChanged=${(config) => !config.is_default} />`}
     ${tab === "clients" && html`<${Clients} node=${node} />`}
     ${tab === "summary" && html`<${Loaded} resource=${resource}>${(found) => html`<${Summary} node=${found} />`}<//>`}
   <//>`;

@@ -189,6 +189,20 @@ def test_new_messages_appear_live(open_page: OpenPage, cluster: Cluster) -> None
     until(shown, seconds=SECONDS_MAX, what="a message of the live view")
 
 
+def test_a_live_view_that_ends_has_the_reason(open_page: OpenPage) -> None:
+    """The topic is deleted while it is shown."""
+    console = open_page("topics/payments/messages")
+    api = f"{console.base}/api/v1/clusters/main/topics"
+    headers = {"X-Riverrun-Console": "1"}
+    topic = {"name": "ends", "partitions": 1}
+    assert console.page.request.post(api, headers=headers, data=topic).ok
+    console.go("topics/ends/messages?live=1")
+    expect(console.page.get_by_text("live", exact=True)).to_be_visible()
+    assert console.page.request.delete(f"{api}/ends", headers=headers).ok
+    alert = console.page.get_by_role("alert").filter(has_text="UNKNOWN_TOPIC")
+    expect(alert).to_contain_text("Pause and resume", timeout=SECONDS_MAX * 1000)
+
+
 def test_a_refused_live_view_has_the_reason(open_page: OpenPage) -> None:
     console = open_page("topics/no-such-topic/messages?live=1")
     alert = console.page.get_by_role("alert").filter(has_text="There is no topic no-such-topic")

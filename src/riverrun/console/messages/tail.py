@@ -112,7 +112,7 @@ class TopicTail:
         end_at = loop.time() + seconds_max
         limit = RateLimit(self._rate_max, loop.time())
         sample_at = loop.time()
-        reason = "The live view ends after 30 minutes."
+        reason = "The live view ended after 30 minutes."
         while loop.time() < end_at:
             try:
                 found = await self._pool.try_again(self._poll)

@@ -150,7 +150,7 @@ export function useTail(topic, { partition, filter, format }, code, active) {
     source.onerror = () => (source.readyState === EventSource.CLOSED ? refusal(url).then(close) : set({ status: "connecting" }));
     on("message", (message) => (waiting = [...waiting.slice(1 - ROWS_MAX), message]));
     on("sample", (sample) => set({ sample }));
-    on("end", () => close());
+    on("end", ({ reason }) => close(failed(reason, "Pause and resume to go on.")));
     const flush = setInterval(async () => {
       if (!waiting.length || isFiltering) return;
       const taken = waiting;

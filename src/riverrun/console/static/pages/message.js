@@ -57,6 +57,7 @@ export function MessageDetail({ topic, message: listed, format, done, isPage = f
   const cut = [listed.key, listed.value, ...headers.map((each) => each.value)].some((each) => each?.truncated);
   const whole = useResource(path`topics/${topic}/messages/${partition}/${offset}`, { format }, { every: 0, enabled: cut && !isPage });
   const message = whole.data ?? listed;
+  const isWhole = !cut || isPage || whole.data; // a copy of the cut message would lose the rest
   const { key, value, timestamp_ms, producer_id, transactional } = message;
   const address = link("message", { topic, partition, offset });
   const open = (label, Dialog) => ({ label, run: () => openDialog(Dialog, { topic, message, done }) });
@@ -65,8 +66,8 @@ export function MessageDetail({ topic, message: listed, format, done, isPage = f
     <div class="row">
       <${Segmented} label="Show payloads as" value=${view} options=${VIEWS} onInput=${setView} />
       ${!isPage && html`<a class="button small" href=${address}><${Icon} name="link" size=${14} />Permalink</a>`}
-      ${copy("Copy link", () => window.location.origin + address)}${copy("Copy as JSON", () => JSON.stringify(message, null, 2))}
-      ${canWrite.value && html`<${Menu} label="Actions of this message" items=${[open("Produce a copy…", ProduceDialog), open("Send to a topic…", ResendDialog)]} />`}
+      ${copy("Copy link", () => window.location.origin + address)}${isWhole && copy("Copy as JSON", () => JSON.stringify(message, null, 2))}
+      ${isWhole && canWrite.value && html`<${Menu} label="Actions of this message" items=${[open("Produce a copy…", ProduceDialog), open("Send to a topic…", ResendDialog)]} />`}
     </div>
     <${Facts} items=${[
       ["Partition", partition],

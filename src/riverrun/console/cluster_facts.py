@@ -48,9 +48,16 @@ HIDDEN_CODES: Final = (
 )
 """Of facts that the user may not see, or that the cluster does not have."""
 NO_NODE: Final = -1
+INTERNAL_PREFIX: Final = "__"
+"""By convention the names of internal topics of all tools begin with it."""
 
 Moves = Mapping[TopicPartition, OngoingMove]
 Value = TypeVar("Value")
+
+
+def is_internal(topic: MetadataResponseTopic) -> bool:
+    """Whether a topic belongs to the cluster or to a tool."""
+    return topic.is_internal or (topic.name or "").startswith(INTERNAL_PREFIX)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -423,3 +423,9 @@ def test_a_dead_letter_chooses_no_topic_that_was_not_confirmed(
     assert rest.get(f"topics/{other}/messages")["items"] == []
     refused = rest.problem("POST", path, {"to": "__consumer_offsets"})
     assert refused[0] in (403, 404)
+    ours = f"__{topic}"
+    rest.call("POST", "topics", {"name": ours, "partitions": 1, "replication_factor": 1})
+    assert rest.problem("POST", path, {"to": ours})[:2] == (403, "forbidden")
+    assert rest.get(f"topics/{ours}")["internal"]
+    assert ours not in [row["name"] for row in rest.get("topics?limit=500")["items"]]
+    assert ours in [row["name"] for row in rest.get("topics?limit=500&internal=true")["items"]]

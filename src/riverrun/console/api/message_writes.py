@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from riverrun.admin.requests import find_topic
+from riverrun.console.cluster_facts import is_internal
 from riverrun.console.messages.dead_letters import origin_of, original_of
 from riverrun.console.messages.lookup import all_partitions, read_message
 from riverrun.console.messages.payloads import PayloadWriter
@@ -34,8 +35,6 @@ REFUSED_TOPICS_MAX: Final = 20
 SAMPLE_RECORDS: Final = 5
 SAMPLE_BYTES: Final = 300
 REDRIVE_LIMITS: Final = ScanLimits(records=1_000_000, seconds=12.0)
-INTERNAL_PREFIX: Final = "__"
-"""By convention the names of internal topics of all tools begin with it."""
 COMMAND_RECORDS_MAX: Final = 3
 COMMAND_CHARACTERS_MAX: Final = 2000
 
@@ -213,7 +212,7 @@ async def redrive_topic(request: ClusterRequest) -> RedriveResult:
 async def possible_targets(request: ClusterRequest, body: RedriveBody) -> dict[str, list[int]]:
     """The topics that may get records, with their partitions. Internal topics never do."""
     if body.to is not None:
-        if (await find_topic(request.pool, body.to)).is_internal:
+        if is_internal(await find_topic(request.pool, body.to)):
             raise problem("forbidden", f"The topic {body.to} is internal.", "Name another topic.")
         return {body.to: await all_partitions(request.pool, body.to)}
     confirmed = None if body.targets is None else frozenset(body.targets)
@@ -222,8 +221,7 @@ async def possible_targets(request: ClusterRequest, body: RedriveBody) -> dict[s
         for row in (await request.metadata()).topics
         if row.name is not None
         and row.error_code is ErrorCode.NONE
-        and not row.is_internal
-        and not row.name.startswith(INTERNAL_PREFIX)
+        and not is_internal(row)
         and (confirmed is None or row.name in confirmed)
     }
 

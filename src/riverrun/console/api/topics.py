@@ -13,7 +13,7 @@ from riverrun.admin.topics.placement_preview import preview_topics
 from riverrun.console.api import topic_changes, topic_details
 from riverrun.console.api.groups import raise_first
 from riverrun.console.api.topic_changes import NewPartition, TopicPlacement, placement_of
-from riverrun.console.cluster_facts import SharedFacts, TopicState, partition_facts
+from riverrun.console.cluster_facts import SharedFacts, TopicState, is_internal, partition_facts
 from riverrun.console.listing import ItemPage, Key, ListQuery, matching, ordered, page_of
 from riverrun.console.routing import INT32_MAX, ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.console.topic_measures import TopicMeasure, TopicMeasures, ask_policies
@@ -26,7 +26,7 @@ RETENTION: Final = "retention.ms"
 
 
 class TopicQuery(ListQuery, kw_only=True):
-    """``internal``: with the topics of the cluster itself."""
+    """``internal``: with the topics of the cluster and its tools."""
 
     internal: bool = False
 
@@ -85,7 +85,7 @@ class TopicDeletion(ChangeResult, kw_only=True):
 async def list_topics(request: ClusterRequest) -> ItemPage[TopicItem]:
     query: TopicQuery = request.query
     facts = await SharedFacts(request.connected).partitions()
-    shown = [topic for topic in facts.topics if query.internal or not topic.row.is_internal]
+    shown = [topic for topic in facts.topics if query.internal or not is_internal(topic.row)]
     found = matching(shown, query, lambda topic: topic.name)
     measures = TopicMeasures(request.connected)
     known: Mapping[str, TopicMeasure] = {}
@@ -116,7 +116,7 @@ async def list_topics(request: ClusterRequest) -> ItemPage[TopicItem]:
 def _item(topic: TopicState, measure: TopicMeasure, policy: str | None) -> TopicItem:
     return TopicItem(
         name=topic.name,
-        internal=topic.row.is_internal,
+        internal=is_internal(topic.row),
         partitions=topic.partitions,
         replication_factor=topic.replication_factor,
         records=measure.records,

@@ -43,12 +43,9 @@ async def ask_one(
     """The answer of one node; None: of any node, preferably the active controller."""
     await check_riverrun(request)
     pool = request.pool
-    nodes = pool.cluster.nodes
-    if node is not None and node not in nodes:
+    if node is not None and node not in pool.cluster.nodes:
         raise problem("not_found", f"There is no node {node}, or it is down.")
-    first = pool.cluster.controller_id
-    tried = [node] if node is not None else sorted(nodes, key=lambda each: (each != first, each))
-    for each in tried:
+    for each in [node] if node is not None else _controller_first(pool):
         found = await ask_nodes(pool, [each], subject, query, kind)
         if found:
             return found[each]
@@ -61,20 +58,40 @@ async def ask_beside(
     """The answer of any node, over a connection of its own: it may take seconds, and requests of a
     connection wait for each other."""
     await check_riverrun(request)
-    pool = request.pool
-    nodes = pool.cluster.nodes
-    address = nodes.get(pool.cluster.controller_id) or next(iter(nodes.values()))
-    connection = await pool.connect(address)
     message = DescribeNodeRequest(subject=subject, query=msgspec.json.encode(query).decode())
-    try:
-        answer: DescribeNodeResponse = await connection.request(
-            ApiKey.DESCRIBE_NODE, message, version=0
-        )
-    finally:
-        connection.close()
+    answer = await _first_answer(request.pool, message)
     if answer.error_code is not ErrorCode.NONE:
         raise KafkaError(answer.error_code, answer.error_message)
     return msgspec.json.decode(answer.content, type=kind)
+
+
+async def _first_answer(pool: ConnectionPool, message: DescribeNodeRequest) -> DescribeNodeResponse:
+    """Of the active controller, or of another node if that one has just died."""
+    failure: OSError | None = None
+    for each in _controller_first(pool):
+        try:
+            connection = await pool.connect(pool.cluster.nodes[each])
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            answer: DescribeNodeResponse = await connection.request(
+                ApiKey.DESCRIBE_NODE, message, version=0
+            )
+        except TimeoutError:
+            raise  # the page does not wait for a second one
+        except OSError as error:
+            failure = error
+        else:
+            return answer
+        finally:
+            connection.close()
+    raise failure or problem("cluster_unreachable", "No node responds.", "Try again.")
+
+
+def _controller_first(pool: ConnectionPool) -> list[int]:
+    first = pool.cluster.controller_id
+    return sorted(pool.cluster.nodes, key=lambda node: (node != first, node))
 
 
 async def ask_nodes(

@@ -7,9 +7,11 @@ from math import inf
 
 import pytest
 
+from riverrun.admin.topics.positions import Positions, Rates
 from riverrun.console.clusters import RESULTS_MAX, SharedResults
 from riverrun.console.lag_book import GROUPS_MAX, LagBook
-from riverrun.console.topic_measures import RateBook
+from riverrun.console.topic_measures import RateBook, TopicLook
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 
 
 class Counter:
@@ -141,11 +143,45 @@ def test_the_number_of_groups_is_bounded() -> None:
 
 def test_rates_are_growth_between_two_looks() -> None:
     book = RateBook()
-    assert book.add("t", 100, 5000, 0.0) == (None, None)
-    assert book.add("t", 110, 5100, 0.5) == (None, None), "the looks are too close"
-    assert book.add("t", 300, 6000, 10.0) == (20.0, 100.0)
-    assert book.add("t", 0, 0, 11.0) == (0.0, 0.0), "it was created again"
-    assert book.add("t", 50, 0, 100.0) == (None, None), "all looks are too old"
+
+    def rates(end: int, size: int, now: float) -> tuple[float | None, float | None]:
+        grown = book.add("t", TopicLook(end=end, end_at=now, size=size, size_at=now))
+        return grown.records, grown.bytes
+
+    assert rates(100, 5000, 0.0) == (None, None)
+    assert rates(110, 5100, 0.5) == (None, None), "the looks are too close"
+    assert rates(300, 6000, 10.0) == (20.0, 100.0)
+    assert rates(0, 0, 11.0) == (0.0, 0.0), "it was created again"
+    assert rates(50, 0, 100.0) == (None, None), "all looks are too old"
+
+
+def test_rates_use_the_times_of_the_measurements() -> None:
+    """The sizes of a first look come later, because a connection must be opened."""
+    book = RateBook()
+    book.add("t", TopicLook(end=100, end_at=0.0, size=5000, size_at=1.0))
+    grown = book.add("t", TopicLook(end=300, end_at=2.0, size=6000, size_at=3.0))
+    assert (grown.records, grown.bytes, grown.seconds) == (100.0, 500.0, 2.0)
+
+
+def test_answers_of_a_slow_node_do_not_shorten_the_interval_of_others() -> None:
+    """Node 2 answers a first round late; node 1 has measured long before."""
+    here, there = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in (0, 1))
+
+    def positions(ends: tuple[int, int], at: tuple[float, float]) -> Positions:
+        moments = {1: at[0], 2: at[1]}
+        return Positions(
+            ends_at=moments,
+            sizes_at=moments,
+            leaders={here: 1, there: 2},
+            starts={here: 0, there: 0},
+            ends={here: ends[0], there: ends[1]},
+            replica_sizes={},
+            silent=(),
+        )
+
+    rates = Rates(before=positions((0, 100), (0.0, 1.0)), now=positions((200, 200), (2.0, 2.0)))
+    assert rates.records_per_second([here]) == 100.0
+    assert rates.records_per_second([there]) == 100.0
 
 
 def test_many_results_do_not_end_work_that_a_request_waits_for() -> None:

@@ -1,7 +1,7 @@
 """Sizes and rates of topics. They are measured for the rows of a page, not for all topics.
 
-A rate is the growth between the requests of a user. Until there are two, riverrun nodes are asked
-for the rates in their history.
+A rate is the growth between the requests of a user. Until these are some seconds apart, riverrun
+nodes are asked for the rates in their history, which are means of ten seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ ALL_SECONDS: Final = 10.0
 """How long the measures of all topics are kept."""
 SAMPLE_SECONDS: Final = 1.0
 GAP_SECONDS_MIN: Final = 1.0
+STEADY_SECONDS_MIN: Final = 5.0
+"""Producers send in bursts, so the growth in a shorter time is no good estimate."""
 WINDOW_SECONDS: Final = 30.0
 SAMPLES_MAX: Final = 4
 TOPICS_MAX: Final = 20_000
@@ -43,36 +45,52 @@ class TopicMeasure(NamedTuple):
     bytes_in: float | None = None
 
 
-class _Sample(NamedTuple):
-    at: float
+class TopicLook(NamedTuple):
+    """The sum of a topic's end offsets and of its bytes, with the times of the measurements."""
+
     end: int
+    end_at: float
     size: int
+    size_at: float
+
+
+class TopicGrowth(NamedTuple):
+    """Records and bytes per second since an earlier look; None if there is none."""
+
+    records: float | None = None
+    bytes: float | None = None
+    seconds: float = 0.0
 
 
 class RateBook:
     """Remembers the positions of topics between requests. Time is an argument, in seconds."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, deque[_Sample]] = {}
+        self._samples: dict[str, deque[TopicLook]] = {}
 
-    def add(self, topic: str, end: int, size: int, now: float) -> tuple[float | None, float | None]:
-        """Note the sum of a topic's end offsets, and of its bytes. Returns records and bytes per
-        second since an earlier request."""
+    def add(self, topic: str, look: TopicLook) -> TopicGrowth:
+        """Note a look at a topic. Returns its growth since an earlier one."""
         samples = self._samples.get(topic)
         if samples is None:
             if len(self._samples) >= TOPICS_MAX:
                 del self._samples[next(iter(self._samples))]
             samples = self._samples[topic] = deque(maxlen=SAMPLES_MAX)
-        while samples and now - samples[0].at > WINDOW_SECONDS:
+        while samples and look.end_at - samples[0].end_at > WINDOW_SECONDS:
             samples.popleft()
         first = samples[0] if samples else None
-        if not samples or now - samples[-1].at >= GAP_SECONDS_MIN:
-            samples.append(_Sample(now, end, size))
-        if first is None or now - first.at < GAP_SECONDS_MIN:
-            return None, None
-        seconds = now - first.at
+        if not samples or look.end_at - samples[-1].end_at >= GAP_SECONDS_MIN:
+            samples.append(look)
+        if first is None:
+            return TopicGrowth()
+        seconds, size_seconds = look.end_at - first.end_at, look.size_at - first.size_at
+        if min(seconds, size_seconds) < GAP_SECONDS_MIN:
+            return TopicGrowth()
         # A topic that was created again begins at 0, and old segments are deleted.
-        return max(0, end - first.end) / seconds, max(0, size - first.size) / seconds
+        return TopicGrowth(
+            max(0, look.end - first.end) / seconds,
+            max(0, look.size - first.size) / size_seconds,
+            seconds,
+        )
 
 
 class TopicMeasures:
@@ -86,10 +104,11 @@ class TopicMeasures:
         """The measures of a few topics."""
         rows = [topic.row for topic in topics]
         positions = await ask_positions(self._pool, rows)
-        found = await self._measured(rows, positions)
-        unknown = [row for row in rows if found[row.name or ""].messages_in is None]
-        if unknown and len(unknown) <= HISTORY_ROWS_MAX:
-            for name, (records, size) in (await self._history(unknown)).items():
+        grown = await self._grown(rows, positions)
+        found = _measures(rows, positions, grown)
+        unsteady = [row for row in rows if grown[row.name or ""].seconds < STEADY_SECONDS_MIN]
+        if unsteady and len(unsteady) <= HISTORY_ROWS_MAX:
+            for name, (records, size) in (await self._history(unsteady)).items():
                 found[name] = found[name]._replace(messages_in=records, bytes_in=size)
         return found
 
@@ -100,28 +119,35 @@ class TopicMeasures:
 
         async def make() -> dict[str, TopicMeasure]:
             rows = [topic.row for topic in topics]
-            found = await self._measured(rows, await ask_positions(self._pool, rows))
-            if with_rates and any(one.messages_in is None for one in found.values()):
+            positions = await ask_positions(self._pool, rows)
+            grown = await self._grown(rows, positions)
+            if with_rates and any(one.records is None for one in grown.values()):
                 await asyncio.sleep(SAMPLE_SECONDS)
-                found = await self._measured(rows, await ask_positions(self._pool, rows))
-            return found
+                positions = await ask_positions(self._pool, rows)
+                grown = await self._grown(rows, positions)
+            return _measures(rows, positions, grown)
 
         return await self._connected.results.get(("all topics", with_rates), ALL_SECONDS, make)
 
-    async def _measured(
+    async def _grown(
         self, rows: Iterable[MetadataResponseTopic], positions: Positions
-    ) -> dict[str, TopicMeasure]:
+    ) -> dict[str, TopicGrowth]:
         book: RateBook = await self._connected.results.get("rate book", inf, _new_book)
-        found: dict[str, TopicMeasure] = {}
+        found: dict[str, TopicGrowth] = {}
         for row in rows:
-            name = row.name or ""
             places = [place_of(row, partition) for partition in row.partitions]
-            records, size = positions.records(places), positions.size_bytes(places)
-            rates: tuple[float | None, float | None] = (None, None)
-            if records is not None and size is not None:
-                end = sum(positions.ends[at] for at in places)
-                rates = book.add(name, end, size, positions.seconds)
-            found[name] = TopicMeasure(records, size, *rates)
+            size = positions.size_bytes(places)
+            name = row.name or ""
+            if positions.records(places) is None or size is None:
+                found[name] = TopicGrowth()
+                continue
+            look = TopicLook(
+                end=sum(positions.ends[at] for at in places),
+                end_at=positions.ends_seconds(places),
+                size=size,
+                size_at=positions.sizes_seconds([(positions.leaders[at], at) for at in places]),
+            )
+            found[name] = book.add(name, look)
         return found
 
     async def _history(
@@ -145,6 +171,24 @@ class TopicMeasures:
 
         await run_together(ask(row) for row in rows)
         return found
+
+
+def _measures(
+    rows: Iterable[MetadataResponseTopic],
+    positions: Positions,
+    grown: Mapping[str, TopicGrowth],
+) -> dict[str, TopicMeasure]:
+    found = {}
+    for row in rows:
+        name = row.name or ""
+        places = [place_of(row, partition) for partition in row.partitions]
+        found[name] = TopicMeasure(
+            positions.records(places),
+            positions.size_bytes(places),
+            grown[name].records,
+            grown[name].bytes,
+        )
+    return found
 
 
 async def _new_book() -> RateBook:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from riverrun.admin.pipelines import read_pipeline
 from riverrun.admin.state_records import StateRecord
-from riverrun.console.api.pipelines import read_pipeline
 
 
 @pytest.mark.parametrize(

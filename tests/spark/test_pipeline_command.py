@@ -582,7 +582,17 @@ def test_running_pipeline_has_exit_code_0(
         ["pipeline"],
         *(
             ["pipeline", name]
-            for name in ("init", "validate", "run", "status", "stop", "tables", "pack")
+            for name in (
+                "init",
+                "validate",
+                "run",
+                "status",
+                "stop",
+                "pause",
+                "resume",
+                "tables",
+                "pack",
+            )
         ),
         ["audit", "replicas"],
     ],

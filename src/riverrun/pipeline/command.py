@@ -25,6 +25,7 @@ from riverrun.cli.support.options import (
     fail,
 )
 from riverrun.cli.support.watching import Watch
+from riverrun.pipeline.pause_command import pause, resume
 
 if TYPE_CHECKING:
     from riverrun.cli.support.output import Layout
@@ -106,6 +107,8 @@ def register(app: typer.Typer) -> None:
         ("run", run),
         ("status", status),
         ("stop", stop),
+        ("pause", pause),
+        ("resume", resume),
         ("tables", tables),
         ("pack", pack),
     ):
@@ -299,6 +302,9 @@ def status(
 
 def stop(file: File) -> None:
     """Stop a running pipeline after its current batches, and wait until it has ended.
+
+    It needs the state folder of the pipeline. `pipeline pause` works from every machine and leaves
+    the process waiting.
 
     \b
     riverrun pipeline stop clicks.toml

@@ -16,6 +16,7 @@ import pytest
 import typer
 from msgspec.structs import replace
 
+from riverrun.admin.pipelines import SILENT_MS_MAX, read_pipeline
 from riverrun.admin.reports import PublishedReport, publish_report, report_name
 from riverrun.admin.state_records import StateRecord, StateWriter, read_states
 from riverrun.chaos.publishing import publish as publish_results
@@ -25,13 +26,13 @@ from riverrun.chaos.scenarios.catalog import ALL as SCENARIOS
 from riverrun.cli.support.client_config import ClusterAddress, command_properties
 from riverrun.cli.support.options import UNREACHABLE
 from riverrun.client.pool import ConnectionPool
-from riverrun.console.api.pipelines import SILENT_MS_MAX, read_pipeline
 from riverrun.model.names import PIPELINES_TOPIC, REPORTS_TOPIC
 from riverrun.pipeline.audit.replicas import AuditResult, CopyDifference
 from riverrun.pipeline.declaration.parser import read_pipeline as read_file
 from riverrun.pipeline.run.publishing import PipelineCommands, StatusPublisher
 from riverrun.pipeline.run.status import PipelineStatus, QueryStatus, status_of_this_process
-from tests.console.rest.caller import Caller
+from tests.cli.commands import Cli
+from tests.console.rest.caller import Caller, run_command
 from tests.processes import Riverrun, until
 from tests.secure_node import SecureNode
 
@@ -127,7 +128,7 @@ def test_pipeline_is_shown_stopped_and_started(
         assert details["declaration"]["transforms"] == {"good": "SELECT * FROM clicks"}
         assert rest.problem("POST", "pipelines/shown/start", {})[:2] == (409, "conflict")
         shown = rest.call("POST", "pipelines/shown/stop", {"dry_run": True})
-        assert shown["command"] == f"riverrun pipeline stop {tmp_path / 'shown.toml'}"
+        assert shown["command"] == f"riverrun pipeline pause shown --bootstrap {node.bootstrap}"
         rest.call("POST", "pipelines/shown/stop", {"dry_run": False})
         until(lambda: commands.seen == ["stop"], seconds=30, what="the command arrives")
         publisher.offer(status("shown", "ended", is_paused=True))
@@ -140,6 +141,29 @@ def test_pipeline_is_shown_stopped_and_started(
     code, _, text = rest.problem("POST", "pipelines/shown/start", {})
     assert code == 409
     assert f"riverrun pipeline run {tmp_path / 'shown.toml'}" in text
+
+
+def test_commands_that_the_console_shows_do_the_same(
+    node: Riverrun, rest: Caller, tmp_path: Path
+) -> None:
+    commands, cli = Commands(), Cli(node.bootstrap)
+    with publishing(node, tmp_path, "shell", commands) as publisher:
+        publisher.offer(status("shell", "running"))
+        state_is(rest, "shell", "running")
+        assert cli.result("pipeline", "resume", "shell").exit_code == 1
+        run_command(rest.call("POST", "pipelines/shell/stop", {"dry_run": True})["command"])
+        until(lambda: commands.seen == ["stop"], seconds=30, what="the command arrives")
+        publisher.offer(status("shell", "ended", is_paused=True))
+        state_is(rest, "shell", "stopped")
+        assert cli.result("pipeline", "pause", "shell").exit_code == 1
+        run_command(rest.call("POST", "pipelines/shell/start", {"dry_run": True})["command"])
+        until(lambda: commands.seen == ["stop", "start"], seconds=30, what="it starts")
+        publisher.offer(status("shell", "ended", has_ended=True))
+    state_is(rest, "shell", "ended")
+    refused = cli.result("pipeline", "resume", "shell")
+    assert refused.exit_code == 1
+    assert f"riverrun pipeline run {tmp_path / 'shell.toml'}" in refused.output
+    assert cli.result("pipeline", "pause", "no-such-pipeline").exit_code == 4
 
 
 def test_commands_from_before_the_start_are_ignored(

@@ -1,17 +1,23 @@
 """Spark pipelines that publish their status to the cluster; stop and start.
 
-A command is a record of the topic with the key ``NAME!command``. The pipeline reads it within a
-second. Only a pipeline whose process runs can be started again.
+Stop ends the queries, and the process waits. Only then the pipeline can be started here.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
-from riverrun.admin.state_records import StateRecord, StateWriter, read_states
+from riverrun.admin.pipelines import (
+    START,
+    STOP,
+    PipelineQuery,
+    PublishedPipeline,
+    pipelines_of,
+    send_command,
+)
+from riverrun.admin.state_records import StateRecord, read_states
 from riverrun.console.problems import problem
 from riverrun.console.routing import ApiEndpoint, ChangeResult, ClusterRequest
 from riverrun.console.shell_words import quoted
@@ -20,47 +26,8 @@ from riverrun.ports.clock import SystemClock
 
 TAG: Final = "pipelines"
 FRESH_SECONDS: Final = 1.0
-SILENT_MS_MAX: Final = 30_000
-"""A pipeline publishes every five seconds. After this time without a status it is dead."""
-COMMAND_SUFFIX: Final = "!command"
-STOPPED: Final = "stopped"
-"""The console has stopped the queries, and the process waits."""
-LINKS: Final = ("http://", "https://")
-ENDED: Final = ("ended", "failed", "dead")
-
-
-class PipelineQuery(Struct, kw_only=True):
-    """The query of one sink."""
-
-    name: str
-    source: str = ""
-    sink: str = ""
-    state: str = "starting"
-    batch: int | None = None
-    """The last completed batch."""
-    rows: int = 0
-    """Rows of this run."""
-    rows_per_second: float = 0.0
-    lag: int | None = None
-    lag_seconds: float | None = None
-    restarts: int = 0
-    last_error: str | None = None
-    dead_letters: int = 0
-    dead_letter_topic: str | None = None
-
-
-class PublishedPipeline(Struct, kw_only=True):
-    """The record of a pipeline."""
-
-    name: str
-    state: str
-    host: str
-    updated_ms: int
-    spark_ui: str | None = None
-    since_ms: int | None = None
-    file: str | None = None
-    queries: list[PipelineQuery] = []
-    declaration: dict[str, Any] | None = None
+COMMANDS: Final = {STOP: "pause", START: "resume"}
+"""The commands that do the same. `pipeline stop` also ends the process."""
 
 
 class PipelineItem(Struct, kw_only=True):
@@ -141,19 +108,19 @@ async def get_pipeline(request: ClusterRequest) -> PipelineDetails:
 
 async def stop_pipeline(request: ClusterRequest) -> PipelineChange:
     found = await _named(request)
-    if found.state in (*ENDED, STOPPED):
+    if not found.can_stop:
         raise problem("conflict", f"Pipeline {found.name} is not running: it is {found.state}.")
-    return await _command(request, found, "stop")
+    return await _command(request, found, STOP)
 
 
 async def start_pipeline(request: ClusterRequest) -> PipelineChange:
     found = await _named(request)
-    if found.state != STOPPED:
-        is_running = found.state not in ENDED
+    if not found.can_start:
+        is_running = found.has_process
         text = "is running" if is_running else f"has no process: it is {found.state}"
         remedy = None if is_running else f"On {found.host}, run: {_run_command(found)}"
         raise problem("conflict", f"Pipeline {found.name} {text}.", remedy)
-    return await _command(request, found, "start")
+    return await _command(request, found, START)
 
 
 async def _command(
@@ -161,15 +128,10 @@ async def _command(
 ) -> PipelineChange:
     body: PipelineBody = request.body
     if not body.dry_run:
-        now_ms = SystemClock().now_ms()
-        value = msgspec.json.encode({"command": command, "at_ms": now_ms})
-        writer = StateWriter(request.pool, PIPELINES_TOPIC)
-        await writer.put(f"{found.name}{COMMAND_SUFFIX}", value, now_ms)
-    verb = "stop" if command == "stop" else "run"
-    file = found.file or f"{found.name}.toml"
+        await send_command(request.pool, found.name, command, SystemClock().now_ms())
     return PipelineChange(
         dry_run=body.dry_run,
-        command=f"{request.cluster.command_prefix} pipeline {verb} {quoted(file)}",
+        command=request.cluster.command("pipeline", COMMANDS[command], found.name),
         name=found.name,
         state=found.state,
     )
@@ -183,23 +145,7 @@ async def published(request: ClusterRequest) -> dict[str, PublishedPipeline]:
 
     records = await request.results.get(PIPELINES_TOPIC, FRESH_SECONDS, make)
     now_ms = SystemClock().now_ms()
-    found = {key: read_pipeline(record, now_ms) for key, record in records.items()}
-    return {key: one for key, one in found.items() if one is not None}
-
-
-def read_pipeline(record: StateRecord, now_ms: int) -> PublishedPipeline | None:
-    """The pipeline of a record; None for other records."""
-    if record.key.endswith(COMMAND_SUFFIX):
-        return None
-    try:
-        found = msgspec.json.decode(record.value, type=PublishedPipeline)
-    except msgspec.DecodeError:
-        return None  # written by another program, or by a later version
-    if found.spark_ui is not None and not found.spark_ui.startswith(LINKS):
-        found.spark_ui = None  # a link to a script, for example
-    if found.state not in ENDED and now_ms - record.timestamp_ms > SILENT_MS_MAX:
-        found.state = "dead"
-    return found
+    return pipelines_of(records, now_ms)
 
 
 async def _named(request: ClusterRequest) -> PublishedPipeline:
@@ -217,16 +163,16 @@ async def _named(request: ClusterRequest) -> PublishedPipeline:
 def _item(one: PublishedPipeline) -> PipelineItem:
     lags = [query.lag for query in one.queries if query.lag is not None]
     failed = sum(query.state == "failed" for query in one.queries)
-    is_running = one.state not in (*ENDED, STOPPED)
+    rate = sum(query.rows_per_second for query in one.queries)
     return PipelineItem(
         name=one.name,
         state=one.state,
         queries=len(one.queries),
-        rows_per_second=sum(query.rows_per_second for query in one.queries) if is_running else 0.0,
+        rows_per_second=rate if one.can_stop else 0.0,
         lag=sum(lags) if lags else None,
         failures=failed + sum(query.restarts for query in one.queries),
         dead_letters=sum(query.dead_letters for query in one.queries),
-        spark_ui=one.spark_ui if is_running else None,
+        spark_ui=one.spark_ui if one.can_stop else None,
         updated_ms=one.updated_ms,
         host=one.host,
     )
@@ -257,7 +203,7 @@ ENDPOINTS: Final = (
         "POST",
         "pipelines/{name}/stop",
         stop_pipeline,
-        "Stop a pipeline after its current batches",
+        "Stop the queries of a pipeline after their current batches; its process waits",
         body=PipelineBody,
         response=PipelineChange,
         tag=TAG,
@@ -266,7 +212,7 @@ ENDPOINTS: Final = (
         "POST",
         "pipelines/{name}/start",
         start_pipeline,
-        "Start a pipeline again that was stopped here",
+        "Start the queries of a stopped pipeline again",
         body=PipelineBody,
         response=PipelineChange,
         tag=TAG,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from riverrun.admin.pipelines import COMMAND_SUFFIX, START, STOP
 from riverrun.admin.state_records import (
     StateWriter,
     end_offset,
@@ -47,9 +48,6 @@ RESPONSE_SECONDS_MAX: Final = 3.0
 LAST_SECONDS_MAX: Final = 3.0
 """For the last status. The pipeline has ended, and its command must return."""
 TRIES: Final = RetryPolicy(tries_max=2, total_s_max=RESPONSE_SECONDS_MAX)
-COMMAND_SUFFIX: Final = "!command"
-STOP: Final = "stop"
-START: Final = "start"
 TEXT_CHARACTERS_MAX: Final = 2000
 FORBIDDEN: Final = (
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,

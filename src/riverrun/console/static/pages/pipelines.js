@@ -19,7 +19,7 @@ const sparkLink = (row) => row.spark_ui && html`<a href=${row.spark_ui} target="
 function SwitchDialog({ name, verb, close }) {
   const stop = verb === "stop";
   return html`<${ActionDialog} title=${`${stop ? "Stop" : "Start"} pipeline ${name}`} action=${stop ? "Stop" : "Start"} danger=${stop} call=${["post", `${path`pipelines/${name}`}/${verb}`]} success=${stop ? `Pipeline ${name} stops` : `Pipeline ${name} starts`} close=${close}>
-    <p>${stop ? "The pipeline ends after the batch that it is writing. It continues from there when it starts again." : "The pipeline continues where it stopped."}</p>
+    <p>${stop ? "Its queries end after the batches that they are writing. The process waits, and Start continues from there. To end the process too, use riverrun pipeline stop on its host." : "The queries continue where they stopped."}</p>
   <//>`;
 }
 

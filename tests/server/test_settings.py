@@ -147,6 +147,8 @@ def test_unknown_variables_are_listed_with_the_nearest_name() -> None:
     environment = {
         "RIVERRUN_LOG_DIR": "x",
         "RIVERRUN_BOOTSTRAP": "x",
+        "RIVERRUN_REGISTRY": "x",
+        "RIVERRUN_REGISTRY_USER_INFO": "x",
         "RIVERRUN_XYZZY": "x",
         "X": "",
     }

@@ -64,12 +64,15 @@ VARIABLES_OF_OTHERS = (
     "CONFIG",
     "CONTEXT",
     "SPARK_MASTER",
+    "COMMAND_CONFIG",
+    "REGISTRY",
+    "REGISTRY_USER_INFO",
     "PEERS",
     "TEST_PORTS",
     "FUZZ_EXAMPLES",
     "SIMULATION_SECONDS",
 )
-"""Variables that the command line, the pipelines and the tests read."""
+"""Variables that the command line, the console, the pipelines and the tests read."""
 
 
 class UnreadableFile(SettingError):

@@ -18,7 +18,10 @@ from tests.processes import free_ports, until
 
 pytestmark = pytest.mark.slow
 
-NOT_FOR_NODES = ("typer", "click", "riverrun.cli", "riverrun.simulation")
+NOT_FOR_NODES = (
+    *("typer", "click", "starlette", "uvicorn"),
+    *("riverrun.cli", "riverrun.console", "riverrun.simulation"),
+)
 
 SERVICE_MANAGER = """
 import os, sys

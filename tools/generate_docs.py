@@ -292,7 +292,7 @@ KAFKA_NOTES = """\
 ## Names of Kafka's dashboards
 
 `/metrics/kafka` serves the same values under the names that dashboards and alerts for Apache Kafka read: those of Strimzi's configuration of the JMX exporter,
-and those of kafka_exporter. Point a second scrape job at this path (`riverrun generate prometheus --kafka-names` writes it), and use the dashboards as they are.
+and those of kafka_exporter. Point a second scrape job at this path (`riverrun generate prometheus --kafka-names` writes it), as [monitoring.md](monitoring.md#use-the-dashboards-of-kafka) describes.
 
 - Series of single partitions, marked ¹, are served only with `?partitions=1`.
 - `kafka_server_brokertopicmetrics_*` have one series for each topic, and one without a label for all topics, as with the JMX exporter.

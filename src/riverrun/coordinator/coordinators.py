@@ -351,6 +351,15 @@ class GroupCoordinators:
                         group.group_id, one.details.client_id, one.details.client_host
                     )
 
+    def loaded_groups(self) -> Iterator[tuple[str, int]]:
+        """Groups of loaded partitions and the number of their members. None may change while this
+        is iterated."""
+        for runner in self._shards.active():
+            for classic in runner.shard.groups.values():
+                yield classic.group_id, len(classic.members)
+            for group in runner.shard.consumers.groups.values():
+                yield group.group_id, len(group.members)
+
     # Metrics
 
     def _count_groups(self) -> int:

@@ -67,7 +67,14 @@ def test_lag_of_a_group_is_reported_by_its_coordinator(
             seconds=SECONDS_MAX,
             what=f"{name} of one record",
         )
-    assert total(cluster, "kafka_consumergroup_current_offset", consumergroup=group) == 1
+    for name in ("kafka_consumergroup_current_offset", "kafka_consumergroup_current_offset_sum"):
+        assert total(cluster, name, consumergroup=group) == 1
+    name = "kafka_consumergroup_members"
+    assert total(cluster, name, consumergroup=group) == 0
+    with consumer(cluster.bootstrap, group) as reader:
+        reader.subscribe([topic])
+        read(reader, 1)
+        assert total(cluster, name, consumergroup=group) == 1
 
 
 def test_traffic_has_a_series_for_each_topic_and_one_for_all(

@@ -1,8 +1,8 @@
 """The metrics of `/metrics/kafka`: names of other programs, and our metric behind each.
 
 Dashboards and alerts for Apache Kafka read the names of Strimzi's configuration of the JMX
-exporter, or those of kafka_exporter. The table maps both to our own metrics, so these dashboards
-work with riverrun as they are. docs/metrics.md lists the table.
+exporter, or those of kafka_exporter. The table maps both to our own metrics. docs/metrics.md lists
+the table, and docs/monitoring.md the labels of Kubernetes that Strimzi's dashboards also need.
 
 Some differ from Kafka in one respect, because riverrun has one event loop instead of thread pools:
 both idle ratios are those of the event loop.
@@ -272,6 +272,18 @@ EXPORTER: Final = (
         source="group_committed_offset",
         doc="Committed offset of a group; on its coordinator.",
         labels=_GROUP,
+    ),
+    KafkaMetric(
+        name="kafka_consumergroup_current_offset_sum",
+        source="group_committed_offset",
+        doc="The same for all partitions of a topic.",
+        labels={"consumergroup": "group", "topic": "topic"},
+    ),
+    KafkaMetric(
+        name="kafka_consumergroup_members",
+        source="group_members",
+        doc="Members of a group; on its coordinator.",
+        labels={"consumergroup": "group"},
     ),
     _by_partition(
         "kafka_topic_partition_current_offset",

@@ -93,6 +93,10 @@ def _declare_groups_and_topics(metrics: Metrics, services: BrokerServices) -> No
             labels = {"group": one.group, "topic": one.topic, "partition": str(one.partition)}
             yield labels, one.offset
 
+    def members() -> Iterator[Sample]:
+        for group, count in islice(services.groups.loaded_groups(), limits.group_lags_max):
+            yield {"group": group}, count
+
     def partitions() -> Iterator[Sample]:
         if services.metadata.is_active:
             topics = services.metadata.current.topics_by_name
@@ -100,6 +104,7 @@ def _declare_groups_and_topics(metrics: Metrics, services: BrokerServices) -> No
                 yield {"topic": name}, len(topic.partitions)
 
     metrics.unlisted_gauges("group_committed_offset", "Committed offset of a group.", committed)
+    metrics.unlisted_gauges("group_members", "Members of a group.", members)
     metrics.unlisted_gauges("topic_partitions", "Partitions of a topic.", partitions)
 
 

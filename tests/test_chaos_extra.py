@@ -22,7 +22,7 @@ def test_simulate_runs_from_a_wheel(installed: Installed) -> None:
 @pytest.mark.peer
 def test_chaos_runs_from_a_wheel(installed: Installed) -> None:
     output = installed.riverrun("chaos", "run", "leader-killed")
-    assert "1 run in" in output and "1 holds" in output
+    assert "1 run in" in output and "1 held" in output
 
 
 def test_both_packages_import_only_declared_dependencies() -> None:

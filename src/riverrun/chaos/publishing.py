@@ -13,16 +13,20 @@ if TYPE_CHECKING:
 
 PROBLEMS_MAX: Final = 20
 """Of one run in a report."""
+MINUTES_FROM_SECONDS: Final = 60.0
+PAST: Final = {"holds": "held"}
+"""Verdicts in a sentence about many runs."""
 
 
 def summary_of(results: Sequence[ScenarioResult], seconds: float) -> str:
-    """The number of runs, and how many had each verdict."""
+    """The number of runs, and how many had each verdict: "1 run in 6 s: 1 held"."""
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    words = ", ".join(f"{count} {PAST.get(verdict, verdict)}" for verdict, count in counts.items())
     runs = "1 run" if len(results) == 1 else f"{len(results)} runs"
-    return f"{runs} in {seconds / 60:.1f} minutes: {words}"
+    taken = f"{seconds:.0f} s" if seconds < MINUTES_FROM_SECONDS else f"{seconds / 60:.1f} minutes"
+    return f"{runs} in {taken}: {words}"
 
 
 def report_content(results: Sequence[ScenarioResult], peer: str, seconds: float) -> dict[str, Any]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from tests.clusters import Cluster
 from tests.console.browser.conftest import OpenPage
 from tests.console.browser.console_page import ConsolePage
 from tests.console.rest.caller import run_command
+from tests.console.test_console_command import console as serve_console
 from tests.processes import until
 from tests.secure_node import SecureNode
 
@@ -324,3 +326,29 @@ def test_users_log_in_and_get_the_rights_of_acls(
     console.expect_text("right")
     expect(page.locator("main .failure code").first).to_have_text("riverrun acls check")
     assert console.failures == []
+
+
+def test_each_cluster_has_its_own_login(
+    chromium: Browser, secure: SecureNode, tmp_path: Path
+) -> None:
+    """The same nodes under two names: the login to one of them is not sent to the other."""
+    properties = tmp_path / "tls.properties"
+    authority = secure.security["ca"]
+    properties.write_text(f"security.protocol=SASL_SSL\nssl.truststore.location={authority}\n")
+    clusters = (f"main={secure.bootstrap}", f"other={secure.bootstrap}")
+    words = [word for text in clusters for word in ("--cluster", text)]
+    with serve_console(*words, "--command-config", str(properties)) as rest:
+        console = ConsolePage.open(chromium, rest.base.removeprefix("http://"), "nodes")
+        page = console.page
+        console.expect_text("Log in as a user of the cluster main.")
+        page.get_by_label("User", exact=True).fill(secure.security["user"])
+        page.get_by_label("Password", exact=True).fill(secure.security["password"])
+        console.button("Log in").click()
+        console.expect_heading("Nodes")
+        page.get_by_role("combobox", name="Cluster").select_option("other")
+        console.expect_text("Log in as a user of the cluster other.")
+        assert console.violations() == []
+        page.get_by_role("combobox", name="Cluster").select_option("main")
+        console.expect_heading("Overview")
+        assert console.failures == []
+        page.context.close()

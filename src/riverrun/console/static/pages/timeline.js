@@ -15,10 +15,14 @@ const KINDS = {
   election: "Elections", isr: "In-sync replicas", topic: "Topics", config: "Settings", broker: "Nodes", move: "Moves",
   quorum: "Quorum", feature: "Features", acl: "ACLs", user: "Users", quota: "Quotas", other: "Other",
 };
-const COLOURS = { election: "accent", quorum: "accent", isr: "care", broker: "care", topic: "good", user: "bad", acl: "bad" };
+const NAMES = { ...KINDS, election: "Election", topic: "Topic", config: "Setting", broker: "Node", move: "Move", feature: "Feature", acl: "ACL", user: "User", quota: "Quota" };
+const COLOURS = { election: "accent", quorum: "accent", isr: "care", topic: "good", user: "bad", acl: "bad" };
+const FENCED = 1;
 const PAGES = { acl: "acls", user: "users", quota: "quotas", quorum: "quorum", feature: "quorum", move: "moves" };
 
-const kindBadge = ({ kind }) => html`<${Badge} kind=${COLOURS[kind]}>${kind}<//>`;
+// Nodes that stop need care, those that register or become ready do not.
+const isStopping = ({ kind, details }) => kind === "broker" && (details?.fenced === FENCED || details?.shutting_down);
+const kindBadge = (event) => html`<${Badge} kind=${isStopping(event) ? "care" : COLOURS[event.kind]}>${NAMES[event.kind] ?? event.kind}<//>`;
 
 // The page about the subject of an event or change, or null.
 function target({ kind, subject, details }) {

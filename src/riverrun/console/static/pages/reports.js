@@ -33,20 +33,32 @@ function List() {
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 const isTable = (value) => Array.isArray(value) && value.length > 0 && value.every(isObject);
-const named = (name) => name.replaceAll("_", " ");
+const UNITS = ["ms", "s"];
+const IDENTITIES = ["seed", "id"]; // numbers that are names
+
+// longest_silence_s becomes "Longest silence, s".
+function named(name) {
+  const parts = name.split("_");
+  const unit = parts.length > 1 && UNITS.includes(parts.at(-1)) ? `, ${parts.pop()}` : "";
+  const text = parts.join(" ");
+  return `${/^p\d/.test(text) ? text : text.charAt(0).toUpperCase() + text.slice(1)}${unit}`;
+}
+
+const shown = (name, value) => (IDENTITIES.includes(name) ? String(value ?? "–") : words(value));
 const json = (label, value) => html`<${Panel} key=${label} title=${label}><${Code} json label=${label} text=${JSON.stringify(value, null, 2)} /><//>`;
 
 function ObjectTable({ label, all }) {
   const rows = all.slice(0, ROWS_MAX).map((row, at) => ({ ...row, at }));
   const names = [...new Set(all.slice(0, ROWS_MAX).flatMap(Object.keys))];
-  const shapes = names.map((name) => column(name, named(name), (row) => words(row[name]), { class: "wrap" }));
+  const isNumeric = (name) => rows.every((row) => typeof (row[name] ?? 0) === "number");
+  const shapes = names.map((name) => column(name, named(name), (row) => shown(name, row[name]), isNumeric(name) ? { align: "end" } : { class: "wrap" }));
   return html`<${Panel} title=${label} note=${all.length > ROWS_MAX && `the first ${ROWS_MAX} of ${all.length}`} flush=${true}><${Table} label=${label} rows=${rows} rowKey=${({ at }) => at} columns=${shapes} /><//>`;
 }
 
 // Plain values become facts, lists of objects tables, and objects sections of their own.
 function Content({ title, value, depth = 0 }) {
   const entries = Object.entries(value);
-  const facts = entries.filter(([, each]) => !isTable(each) && !isObject(each)).map(([name, each]) => [named(name), words(each)]);
+  const facts = entries.filter(([, each]) => !isTable(each) && !isObject(each)).map(([name, each]) => [named(name), shown(name, each)]);
   return html`${facts.length > 0 && html`<${Panel} title=${title}><${Facts} items=${facts} /><//>`}
     ${entries.map(([name, each]) => isTable(each) && html`<${ObjectTable} key=${name} label=${named(name)} all=${each} />`)}
     ${entries.map(([name, each]) => isObject(each) && (depth < DEPTH_MAX ? html`<${Content} key=${name} title=${named(name)} value=${each} depth=${depth + 1} />` : json(named(name), each)))}`;

@@ -14,7 +14,7 @@
 
 import { Empty, Failure, StaleNote } from "./feedback.js";
 import { SearchField } from "./forms.js";
-import { count } from "./format.js";
+import { count, plural } from "./format.js";
 import { Icon } from "./icons.js";
 import { Fragment, html, useEffect, useState } from "./preact.js";
 import { route, setQuery } from "./router.js";
@@ -91,7 +91,8 @@ function comparison(column, order) {
 export function Pager({ offset, limit, total, shown, noun, onPage }) {
   const last = Math.max(0, Math.ceil(total / limit) - 1);
   const page = Math.floor(offset / limit);
-  const text = total === 0 ? `No ${noun}` : `${count(offset + 1)}–${count(offset + shown)} of ${count(total)} ${noun}`;
+  const whole = total === 0 ? `No ${noun}` : plural(total, noun.replace(/s$/, ""));
+  const text = shown < total ? `${count(offset + 1)}–${count(offset + shown)} of ${count(total)} ${noun}` : whole;
   return html`<nav class="pager" aria-label=${`Pages of ${noun}`}>
     <span class="muted" role="status">${text}</span>
     ${last > 0 &&

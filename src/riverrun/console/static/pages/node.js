@@ -73,7 +73,7 @@ function Summary({ node }) {
     ["Replicas", count(node.replicas)],
     ["Under-replicated", html`<span class=${node.under_replicated ? "text-care" : ""}>${count(node.under_replicated)}</span>`],
     ["Traffic in, out", `${rate(node.bytes_in)}, ${rate(node.bytes_out)}`],
-    ["Disk", node.disk_used === null ? "–" : html`${bytes(node.disk_used)} data${total ? html`, ${bytes(free)} free <${Meter} value=${1 - free / total} label="Used part of the disk" />` : ""}`, "wide"],
+    ["Disk", node.disk_used === null ? "–" : html`<span class="nowrap">${bytes(node.disk_used)} data</span>${total ? html`, <span class="nowrap">${bytes(free)} free</span> <${Meter} value=${1 - free / total} label="Used part of the disk" />` : ""}`, "wide"],
   ]} /><//>
   <div class="row"><${RangePicker} /></div>
   <div class="columns">${CHARTS.map((chart) => historyPanel(...chart, { node: node.node }))}</div>

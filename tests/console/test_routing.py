@@ -161,7 +161,13 @@ def test_an_unreachable_cluster_is_a_503_with_a_remedy() -> None:
     assert error["code"] == "cluster_unreachable" and "connection refused" in error["message"]
     assert error["remedy"]
     assert ask("GET", "/api/v1/clusters").json() == [
-        {"name": "main", "bootstrap": NOBODY, "cluster_id": None, "reachable": False}
+        {
+            "name": "main",
+            "bootstrap": NOBODY,
+            "cluster_id": None,
+            "reachable": False,
+            "login_required": False,
+        }
     ]
 
 

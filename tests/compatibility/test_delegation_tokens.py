@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from riverrun.cli.support.client_config import parse_properties
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.security import client_security
 from riverrun.model.errors import ErrorCode
+from riverrun.model.properties import parse_properties
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.create_delegation_token_request import CreateDelegationTokenRequest
 from riverrun.wire.messages.create_delegation_token_response import CreateDelegationTokenResponse

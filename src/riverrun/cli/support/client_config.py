@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from riverrun.cli.support.options import USAGE, fail
+from riverrun.model.properties import parse_properties
 
 if TYPE_CHECKING:
     from riverrun.client.security import ClientSecurity
@@ -26,7 +27,6 @@ VARIABLES: Final = {
     "RIVERRUN_SASL_PASSWORD": "sasl.password",
     "RIVERRUN_SSL_CA_LOCATION": "ssl.ca.location",
 }
-_CONTINUED: Final = "\\"
 
 
 class ClusterAddress(str):
@@ -44,33 +44,6 @@ class ClusterAddress(str):
         made.properties = properties
         made.context = context
         return made
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Parse the format of Java's properties files: ``name=value``, comments, continued lines."""
-    found: dict[str, str] = {}
-    pending = ""
-    for raw in text.splitlines():
-        line = pending + raw.strip()
-        pending = ""
-        if not line or line.startswith(("#", "!")):
-            continue
-        backslashes = len(line) - len(line.rstrip(_CONTINUED))
-        if backslashes % 2:
-            pending = line[:-1]
-            continue
-        name, value = _divided(line)
-        found[name] = value
-    return found
-
-
-def _divided(line: str) -> tuple[str, str]:
-    ends = [at for at in (line.find("="), line.find(":")) if at >= 0]
-    at = min(ends, default=len(line))
-    value = line[at + 1 :].strip().replace("\\\\", "\0")
-    for written, meant in (("\\n", "\n"), ("\\t", "\t"), ("\\", "")):
-        value = value.replace(written, meant)
-    return line[:at].strip(), value.replace("\0", "\\")
 
 
 def command_properties(

@@ -1,4 +1,5 @@
-"""Generate docs/compatibility.md, docs/settings.md, docs/metrics.md and the catalogue of metrics.
+"""Generate docs/compatibility.md, docs/settings.md, docs/metrics.md, the tables of Apache Kafka's
+settings in docs/migration.md, and the catalogue of metrics.
 
 The first comes from the table of APIs and the first sentence of each request module, the second from
 the declared settings, the others from the calls that register metrics. ``riverrun generate`` reads
@@ -17,6 +18,7 @@ from pathlib import Path
 from prometheus_client.process_collector import ProcessCollector
 
 from riverrun.model.settings import Setting
+from riverrun.server.kafka_settings import IGNORED, REFUSED
 from riverrun.server.metrics.kafka_names import KAFKA_METRICS, OWN_PREFIX
 from riverrun.server.settings import GROUPS
 from riverrun.wire.apis import ALL_APIS, APIS, Api, ApiKey
@@ -214,6 +216,9 @@ def settings() -> str:
         "be given as `log.retention.minutes` or `log.retention.hours`, `log.roll.ms` as `log.roll.hours`",
         "and `log.roll.jitter.ms` as `log.roll.jitter.hours`; within one source the smallest unit takes",
         "precedence.",
+        "",
+        "A file whose name ends in `.properties` is read like one of Apache Kafka:",
+        "[migration.md](migration.md#use-your-serverproperties).",
     ]
     for group in GROUPS.values():
         title = (group.__doc__ or group.__name__).strip().splitlines()[0]
@@ -237,6 +242,31 @@ def _setting_row(declared: Setting) -> str:
     if declared.choices:
         doc += f" One of {', '.join(f'`{choice}`' for choice in declared.choices if choice)}."
     return f"| `{declared.name}` | {f'`{shown}`' if shown else ''} | {topic} | {live} | {doc} |"
+
+
+TABLES_BEGIN = (
+    "<!-- Tables from src/riverrun/server/kafka_settings.py: tools/generate_docs.py -->\n"
+)
+TABLES_END = "<!-- End of the tables -->\n"
+
+
+def migration() -> str:
+    """The page as it is, with the tables between the marks written again."""
+    before, _, rest = (DOCS / "migration.md").read_text().partition(TABLES_BEGIN)
+    _, mark, after = rest.partition(TABLES_END)
+    assert mark, "docs/migration.md has lost the marks around its tables"
+    ignored = ["| ignored | why |", "|---|---|"]
+    ignored += [f"| {_codes(group.names)} | {group.reason} |" for group in IGNORED]
+    refused = ["| refused | why | accepted with |", "|---|---|---|"]
+    for group in REFUSED:
+        reason = f"{group.reason[0].upper()}{group.reason[1:]}."
+        refused.append(f"| {_codes(group.names)} | {reason} | {_codes(group.harmless)} |")
+    tables = "\n".join([*ignored, "", *refused])
+    return f"{before}{TABLES_BEGIN}\n{tables}\n\n{TABLES_END}{after}"
+
+
+def _codes(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 DECLARING = {
@@ -398,6 +428,7 @@ def generate() -> dict[str, str]:
         "compatibility.md": compatibility(),
         "settings.md": settings(),
         "metrics.md": metrics(),
+        "migration.md": migration(),
         "reference/commands.md": f"{GENERATED}\n{commands()}",
         "reference/python.md": f"{GENERATED}\n{python_api()}",
         "reference/rest.md": f"{GENERATED}\n{rest_api()}",

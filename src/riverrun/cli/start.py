@@ -23,7 +23,8 @@ def start(
         None,
         "--config",
         "-c",
-        help="TOML file with settings, such as those written by `riverrun up`.",
+        help="File with settings: TOML, such as those written by `riverrun up`, or "
+        "a server.properties of Apache Kafka.",
     ),
     node_id: int | None = typer.Option(None, "--node-id", help="Id of this node (node.id)."),
     data: Path | None = typer.Option(
@@ -87,6 +88,7 @@ def start(
 
     \b
     riverrun start --config data/node-1.toml
+    riverrun start --config /etc/kafka/server.properties
     riverrun start --node-id 1 --advertised-addr node1:9092 --seed-nodes node2:9092,node3:9092
     riverrun start --node-id 1 --advertised-addr node1:9092 --processes auto --data /d1,/d2
     RIVERRUN_LOG_LEVEL=debug riverrun start --data /var/tmp/demo --set num.partitions=3

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def stop(
     config: Path | None = typer.Option(
-        None, "--config", "-c", help="The node's TOML file, such as those written by `riverrun up`."
+        None, "--config", "-c", help="The node's file, such as those written by `riverrun up`."
     ),
     data: Path | None = typer.Option(
         None, "--data", "--data-dir", help="The node's data directory, instead of --config."

@@ -2,8 +2,8 @@ r"""The format of Java's properties files, in which Kafka's settings are written
 
 ``name=value``, ``name: value`` and ``name value`` mean the same. A line that begins with ``#`` or
 ``!`` is a comment. A backslash at the end continues a line; elsewhere it escapes a character, also
-as ``\t``, ``\n``, ``\r``, ``\f`` and ``\uXXXX``. The last line with a name wins. Space around a
-value is removed, because Kafka does so when it reads a setting.
+as ``\t``, ``\n``, ``\r``, ``\f`` and ``\u`` with four digits. The last line with a name wins. Space
+around a value is removed, because Kafka does so when it reads a setting.
 """
 
 from __future__ import annotations

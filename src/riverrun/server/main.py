@@ -133,10 +133,19 @@ def _raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(settings: NodeSettings, supervision: Supervision, files: Files) -> int:
-    structlog.contextvars.bind_contextvars(node=int(settings.node_id))
+def _report_ignored(settings: NodeSettings) -> None:
     if ignored := unknown_variables(os.environ):
         log.warning("ignored unknown environment variables", names=", ".join(ignored))
+    if settings.ignored:
+        log.warning(
+            "ignored settings of Apache Kafka that have no meaning here",
+            names=", ".join(settings.ignored),
+        )
+
+
+async def _serve(settings: NodeSettings, supervision: Supervision, files: Files) -> int:
+    structlog.contextvars.bind_contextvars(node=int(settings.node_id))
+    _report_ignored(settings)
     sockets = adopt_sockets(
         passed_descriptors(os.environ, os.getpid()), settings.client_addresses()
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +26,7 @@ from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.transactions.settings import TransactionSettings
 from riverrun.metadata.settings import MetadataSettings
 from riverrun.model.ids import NodeId
+from riverrun.model.properties import parse_properties
 from riverrun.model.setting_names import SYNONYMS, flattened, not_toml, overridden
 from riverrun.model.settings import Setting, SettingError, SettingKind, Settings, setting
 from riverrun.placement.settings import PlacementSettings
@@ -34,6 +35,8 @@ from riverrun.replication.follower.settings import FollowerSettings
 from riverrun.replication.settings import ReplicationSettings
 from riverrun.server.formation.settings import FormationSettings
 from riverrun.server.host.settings import PROCESSES, HostSettings
+from riverrun.server.kafka_file import PROPERTIES, texts_of_kafka
+from riverrun.server.kafka_settings import RENAMED, ignored_names
 from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.connection_limits import check_listener_limits
 from riverrun.server.network.settings import NetworkSettings
@@ -223,20 +226,20 @@ class NodeSettings:
     delegation_token: DelegationTokenSettings
     audit: AuditSettings
     given: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
+    """Names of Apache Kafka that were given and have no meaning here."""
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
         """Validate every name and value. Raises ``SettingError``."""
         known = _names()
+        ignored = ignored_names(texts, known)
+        texts = {name: text for name, text in texts.items() if name not in ignored}
         for name, text in texts.items():
             if name not in known and prefixed_setting(name) is None:
-                near = get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "`riverrun docs settings` lists them"
-                is_secret = any(word in name for word in ("passw", "secret", "jaas", "key"))
-                shown = "(hidden)" if is_secret else text
-                raise SettingError(name, shown, f"unknown setting; {hint}")
+                raise _unknown(name, text, known)
         groups = {field: group.from_texts(texts) for field, group in GROUPS.items()}
-        made = cls(given=dict(texts), **groups)  # type: ignore[arg-type]
+        made = cls(given=texts, ignored=ignored, **groups)  # type: ignore[arg-type]
         check_listener_limits(texts)
         if len(made.identity.log_dirs) != 1:
             raise SettingError(
@@ -372,10 +375,27 @@ def declared_settings() -> tuple[Setting, ...]:
     return tuple(declared for group in GROUPS.values() for declared in group.declared())
 
 
+def _unknown(name: str, text: str, known: Sequence[str]) -> SettingError:
+    near = get_close_matches(name, known, n=1)
+    hint = "`riverrun docs settings` lists them"
+    if name in RENAMED:
+        hint = f"here its name is {RENAMED[name]}"
+    elif near:
+        hint = f"did you mean {near[0]}?"
+    is_secret = any(word in name for word in ("passw", "secret", "jaas", "key"))
+    return SettingError(name, "(hidden)" if is_secret else text, f"unknown setting; {hint}")
+
+
 def read_file(path: Path) -> dict[str, str]:
-    """The settings of a TOML file. Dotted names need no quotes (``node.id = 1``)."""
+    """The settings of a TOML file, or of Apache Kafka's file if its name ends in ``.properties``.
+
+    Dotted names in TOML need no quotes (``node.id = 1``).
+    """
     try:
-        tree = tomllib.loads(path.read_text())
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == PROPERTIES:
+            return texts_of_kafka(parse_properties(text))
+        tree = tomllib.loads(text)
     except FileNotFoundError:
         raise UnreadableFile(path, "no such file") from None
     except OSError as error:

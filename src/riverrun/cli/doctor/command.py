@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="The TOML file of a node on this machine."),
+        typer.Option("--config", "-c", help="The file of a node on this machine."),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: AsJson = False,

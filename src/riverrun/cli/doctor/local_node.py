@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from riverrun.cli.doctor.certificates import certificate_findings, read_certificate
 from riverrun.cli.doctor.disks import DISK, disk_findings, read_disk
-from riverrun.cli.doctor.findings import Finding, bad, or_good
+from riverrun.cli.doctor.findings import Finding, bad, note, or_good
 from riverrun.cli.doctor.ports import network_findings, read_network
 from riverrun.cli.doctor.settings_check import SETTINGS, listener_findings, setting_findings
 
@@ -110,6 +110,9 @@ def _settings(node: LocalNode) -> Iterator[Finding]:
         for field, group in GROUPS.items()
         for declared in group.declared()
     }
+    if settings.ignored:
+        text = f"settings of Apache Kafka that have no effect: {', '.join(settings.ignored)}"
+        yield note(SETTINGS, text, "remove them; `riverrun docs migration` says why")
     nodes = len(_other_seeds(node)) + 1
     yield from setting_findings(values, max(nodes, settings.formation.expect))
     protocols = listener_protocols(node.texts, [one.name for one in settings.listening()])

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 import riverrun
 from riverrun.client.security import (
+    RENEW_SECONDS_MIN,
     RENEW_SHARE,
     AuthenticationFailed,
     ClientSecurity,
@@ -94,6 +95,8 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         loop = asyncio.get_running_loop()
         connection: Self | None = None
         tls = None if security is None else security.tls
+        if security is not None and security.login is not None:
+            await security.login.prepare()
         try:
             async with asyncio.timeout(connect_timeout_s):
                 _, connection = await loop.create_connection(
@@ -120,8 +123,9 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         if security is None or security.login is None:
             return
         seconds = await log_in(security.login, security.randomness, self.address, self._ask)
-        loop = asyncio.get_running_loop()
-        self._renew_at = loop.time() + seconds * RENEW_SHARE if seconds > 0 else None
+        now = asyncio.get_running_loop().time()
+        pause = max(seconds * RENEW_SHARE, RENEW_SECONDS_MIN)
+        self._renew_at = now + pause if seconds > 0 else None
 
     @property
     def must_log_in(self) -> bool:

@@ -9,9 +9,21 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from riverrun.client.token_source import (
+    BearerToken,
+    TokenRefused,
+    TokenRequest,
+    TokenSource,
+    given_token,
+    place_of,
+    read_token,
+    request_token,
+    token_file,
+)
 from riverrun.model.errors import ErrorCode
 from riverrun.model.settings import SettingError
 from riverrun.ports.randomness import Randomness, SystemRandomness
@@ -28,20 +40,37 @@ from riverrun.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 
 RENEW_SHARE: Final = 0.85
 """Log in again when this part of the session is over, before the broker closes it (KIP-368)."""
+RENEW_SECONDS_MIN: Final = 1.0
+"""Brokers refuse a login that comes sooner after the last one. A shorter session, of a token that
+expires soon, ends with its connection."""
 LIBRDKAFKA_NAMES: Final = {
     "ssl.ca.location": "ssl.truststore.location",
     "ssl.ca.pem": "ssl.truststore.certificates",
     "ssl.certificate.pem": "ssl.keystore.certificate.chain",
     "ssl.key.pem": "ssl.keystore.key",
     "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
 }
+TOKEN: Final = "sasl.oauthbearer.token"
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
+TOKEN_CLIENT: Final = "sasl.oauthbearer.client.credentials.client.id"
+TOKEN_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
+TOKEN_SCOPE: Final = "sasl.oauthbearer.scope"
+TOKEN_ENCODED: Final = "sasl.oauthbearer.header.urlencode"
 SASL_NAMES: Final = (
     "security.protocol",
     "sasl.mechanism",
     "sasl.jaas.config",
     "sasl.username",
     "sasl.password",
-    "sasl.oauthbearer.token",
+    TOKEN,
+    TOKEN_URL,
+    TOKEN_CLIENT,
+    TOKEN_SECRET,
+    TOKEN_SCOPE,
+    TOKEN_ENCODED,
+    "sasl.oauthbearer.method",
 )
 NAMES: Final = frozenset((*SASL_NAMES, *SSL_NAMES, *LIBRDKAFKA_NAMES))
 """All settings that ``client_security`` reads."""
@@ -59,7 +88,20 @@ class SaslLogin(Struct, frozen=True, kw_only=True):
     password: str = ""
     is_token: bool = False
     """The user is the id of a delegation token, and the password its HMAC."""
-    bearer_token: Callable[[], str] | None = None
+    bearer_token: BearerToken | None = None
+
+    async def prepare(self) -> None:
+        """Get the token for a login before the time-out of its connection begins. Later calls are
+        cheap. Raises ``OSError``; if the provider refuses, ``AuthenticationFailed``."""
+        if self.bearer_token is not None:
+            await self.current_token()
+
+    async def current_token(self) -> str:
+        assert self.bearer_token is not None, f"{self.mechanism} without a token"
+        try:
+            return await self.bearer_token()
+        except TokenRefused as error:
+            raise AuthenticationFailed(str(error)) from None
 
 
 class ClientSecurity(Struct, frozen=True, kw_only=True):
@@ -101,8 +143,7 @@ async def log_in(login: SaslLogin, randomness: Randomness, address: str, ask: Ex
     if mechanism is SaslMechanism.PLAIN:
         last = await send(plain_message(login.user, login.password))
     elif mechanism is SaslMechanism.OAUTHBEARER:
-        assert login.bearer_token is not None, "OAUTHBEARER without a token"
-        last = await send(bearer_message(login.bearer_token()))
+        last = await send(bearer_message(await login.current_token()))
         if last.auth_bytes:
             await send(b"\x01")
             raise AuthenticationFailed(f"{address} refuses the token: {last.auth_bytes.decode()}")
@@ -173,13 +214,53 @@ def sasl_login(texts: Mapping[str, str], mechanism_setting: str = "sasl.mechanis
             raise SettingError("sasl.jaas.config", "(hidden)", str(error)) from None
         user, password = options.get("username", user), options.get("password", password)
     if mechanism is SaslMechanism.OAUTHBEARER:
-        token = texts.get("sasl.oauthbearer.token", "").strip() or options.get("token", "")
-        if not token:
-            raise SettingError("sasl.oauthbearer.token", "", "OAUTHBEARER needs a token")
-        return SaslLogin(mechanism=mechanism, bearer_token=lambda: token)
+        return SaslLogin(mechanism=mechanism, bearer_token=_bearer_token(texts, options))
     if not user or not password:
         raise SettingError(
             "sasl.jaas.config", "(hidden)", f"{mechanism} needs a username and a password"
         )
     is_token = options.get("tokenauth", "").lower() == "true"
     return SaslLogin(mechanism=mechanism, user=user, password=password, is_token=is_token)
+
+
+def _bearer_token(texts: Mapping[str, str], options: Mapping[str, str]) -> BearerToken:
+    """Where the tokens of a client come from. Settings win over options of the login module."""
+    token = texts.get(TOKEN, "").strip() or options.get("token", "")
+    url = texts.get(TOKEN_URL, "").strip()
+    if token and url:
+        raise SettingError(TOKEN, "(hidden)", f"only one of it and {TOKEN_URL} may be set")
+    if token:
+        return given_token(token)
+    parts = urlsplit(url)
+    if not url:
+        raise SettingError(TOKEN_URL, "", f"OAUTHBEARER needs {TOKEN_URL}, or {TOKEN}")
+    if parts.scheme == "file" and parts.path:
+        path = token_file(url)
+        return TokenSource(lambda: read_token(path)).token
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
+        raise SettingError(TOKEN_URL, place_of(url), "a https: or file: URL, without a user")
+    client = texts.get(TOKEN_CLIENT, "").strip() or options.get("clientId", "")
+    secret = texts.get(TOKEN_SECRET, "").strip() or options.get("clientSecret", "")
+    if not client or not secret:
+        raise SettingError(TOKEN_CLIENT, client, f"it and {TOKEN_SECRET} are needed")
+    encoded = texts.get(TOKEN_ENCODED, "false").strip().lower()
+    if encoded not in ("true", "false"):
+        raise SettingError(TOKEN_ENCODED, encoded, "Expected value to be either true or false")
+    request = TokenRequest(
+        url=url,
+        client_id=client,
+        client_secret=secret,
+        scope=texts.get(TOKEN_SCOPE, "").strip() or options.get("scope", ""),
+        has_encoded_header=encoded == "true",
+        tls=_provider_context(texts) if parts.scheme == "https" else None,
+    )
+    return TokenSource(lambda: request_token(request)).token
+
+
+def _provider_context(texts: Mapping[str, str]) -> ssl.SSLContext:
+    """Trust the authorities of the system, and those of the cluster if the client names any. The
+    name of the host is always checked."""
+    names = ("ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.certificates")
+    context = client_context(tls_settings({n: texts[n] for n in names if n in texts}))
+    context.load_default_certs()
+    return context

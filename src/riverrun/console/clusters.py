@@ -17,7 +17,14 @@ from msgspec import Struct, field
 
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.retry import RetryPolicy
-from riverrun.client.security import LIBRDKAFKA_NAMES, ClientSecurity, SaslLogin, sasl_login
+from riverrun.client.security import (
+    LIBRDKAFKA_NAMES,
+    TOKEN,
+    TOKEN_URL,
+    ClientSecurity,
+    SaslLogin,
+    sasl_login,
+)
 from riverrun.console.problems import problem
 from riverrun.console.shell_words import joined
 from riverrun.model.settings import SettingError
@@ -33,7 +40,7 @@ CLIENT_ID: Final = "riverrun-console"
 COMMAND: Final = "riverrun"
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 """The address that commands use if they are given none."""
-CREDENTIALS: Final = ("sasl.jaas.config", "sasl.username", "sasl.oauthbearer.token")
+CREDENTIALS: Final = ("sasl.jaas.config", "sasl.username", TOKEN, TOKEN_URL)
 REQUEST_SECONDS_MAX: Final = 20.0
 CONNECT_SECONDS_MAX: Final = 3.0
 RETRY: Final = RetryPolicy(tries_max=4, total_s_max=8.0)

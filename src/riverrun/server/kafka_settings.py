@@ -223,13 +223,8 @@ REFUSED: Final[tuple[RefusedSettings, ...]] = (
         reason="a node runs no Java classes: its own checks of tokens are always used",
     ),
     RefusedSettings(
-        names=(
-            "sasl.oauthbearer.assertion.*",
-            "sasl.oauthbearer.client.credentials.*",
-            "sasl.oauthbearer.scope",
-            "sasl.oauthbearer.token.endpoint.url",
-        ),
-        reason="a node does not get tokens: between nodes use certificates, or another mechanism",
+        names=("sasl.oauthbearer.assertion.*",),
+        reason="a node signs no assertions to get a token: use client credentials",
     ),
     RefusedSettings(
         names=(

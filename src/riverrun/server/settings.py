@@ -41,6 +41,7 @@ from riverrun.server.metrics.settings import MetricsSettings
 from riverrun.server.network.connection_limits import check_listener_limits
 from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.security.audit.settings import AuditSettings
+from riverrun.server.security.login_settings import LoginTokenSettings
 from riverrun.server.security.quota_settings import QuotaSettings
 from riverrun.server.security.settings import (
     SECURITY_GROUPS,
@@ -221,6 +222,7 @@ class NodeSettings:
     listener: ListenerSettings
     tls: TlsFileSettings
     sasl: SaslSettings
+    login_token: LoginTokenSettings
     authorization: AuthorizationSettings
     quota: QuotaSettings
     delegation_token: DelegationTokenSettings

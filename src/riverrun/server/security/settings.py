@@ -21,6 +21,7 @@ from riverrun.security.protocols import (
     parse_protocol_map,
     protocol_of,
 )
+from riverrun.server.security.login_settings import LoginTokenSettings
 
 KAFKA_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 AUTHORIZERS: Final = ("", KAFKA_AUTHORIZER, "riverrun")
@@ -306,9 +307,14 @@ SECURITY_GROUPS: Final[Mapping[str, type[Settings]]] = {
     "listener": ListenerSettings,
     "tls": TlsFileSettings,
     "sasl": SaslSettings,
+    "login_token": LoginTokenSettings,
     "authorization": AuthorizationSettings,
 }
-PER_LISTENER: Final[tuple[type[Settings], ...]] = (TlsFileSettings, SaslSettings)
+PER_LISTENER: Final[tuple[type[Settings], ...]] = (
+    TlsFileSettings,
+    SaslSettings,
+    LoginTokenSettings,
+)
 _PREFIXED: Final = re.compile(r"listener\.name\.([a-z0-9_\-]+)\.(.+)")
 
 

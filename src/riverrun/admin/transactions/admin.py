@@ -42,6 +42,8 @@ OPEN_STATES = (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
 NO_DURATION = -1
 FORCE_TIMEOUT_MS = 1
 """As in kafka-transactions: every cluster accepts it, and the application sets its own again."""
+DESCRIBED = (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+"""An id that was listed may expire before it is described."""
 
 Silent = Callable[[int], None]
 
@@ -153,7 +155,8 @@ async def list_transactions(
     pattern: str | None = None,
     silent: Silent = lambda node: None,
 ) -> list[CoordinatedTransaction]:
-    """The transactional ids of all coordinators. ``silent`` receives nodes without a response."""
+    """The transactional ids of all coordinators. ``silent`` receives nodes whose transactions are
+    missing or incomplete."""
     await pool.metadata(())
     message = ListTransactionsRequest(
         state_filters=tuple(states),
@@ -170,7 +173,7 @@ async def list_transactions(
         check(answer.error_code, None, f"transactions of node {node}")
         if answer.transaction_states:
             by_node[node] = [row.transactional_id for row in answer.transaction_states]
-    found = await _describe(pool, by_node)
+    found = await _describe(pool, by_node, silent)
     return sorted(found, key=lambda row: row.transactional_id)
 
 
@@ -186,19 +189,25 @@ async def count_open(pool: ConnectionPool) -> int:
 
 
 async def _describe(
-    pool: ConnectionPool, by_node: Mapping[int, Sequence[str]]
+    pool: ConnectionPool, by_node: Mapping[int, Sequence[str]], silent: Silent
 ) -> list[CoordinatedTransaction]:
     messages = {
         node: DescribeTransactionsRequest(transactional_ids=tuple(ids))
         for node, ids in by_node.items()
     }
-    answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_TRANSACTIONS)
-    return [
-        _coordinated(row, node)
-        for node, answer in answers.items()
-        for row in answer.transaction_states
-        if row.error_code is ErrorCode.NONE
-    ]
+    answers, missing = await ask_each(pool, messages, ApiKey.DESCRIBE_TRANSACTIONS)
+    found: list[CoordinatedTransaction] = []
+    for node, answer in answers.items():
+        if any(row.error_code not in DESCRIBED for row in answer.transaction_states):
+            missing.append(node)
+        found += [
+            _coordinated(row, node)
+            for row in answer.transaction_states
+            if row.error_code is ErrorCode.NONE
+        ]
+    for node in missing:
+        silent(node)
+    return found
 
 
 def _coordinated(row: Any, node: int) -> CoordinatedTransaction:
@@ -245,7 +254,8 @@ async def open_in(
     places: Iterable[TopicPartition],
     silent: Silent = lambda node: None,
 ) -> list[PartitionTransaction]:
-    """The open transactions of partitions, from their leaders."""
+    """The open transactions of partitions, from their leaders. ``silent`` receives nodes that
+    did not report on all partitions."""
     wanted = sorted(places)
     topics = (await pool.metadata(sorted({at.topic for at in wanted}))).topics if wanted else ()
     asked = dict.fromkeys(wanted)
@@ -262,11 +272,12 @@ async def open_in(
         for node, led in leaders_by_node(topics).items()
     }
     answers, missing = await ask_each(pool, messages, ApiKey.DESCRIBE_PRODUCERS)
-    for node in missing:
-        silent(node)
     found: list[PartitionTransaction] = []
     answer: DescribeProducersResponse
-    for answer in answers.values():
+    for node, answer in answers.items():
+        rows = [row for topic in answer.topics for row in topic.partitions]
+        if any(row.error_code in RETRIABLE for row in rows):
+            missing.append(node)
         for topic in answer.topics:
             for row in topic.partitions:
                 found += [
@@ -281,6 +292,8 @@ async def open_in(
                     for each in row.active_producers
                     if each.current_txn_start_offset >= 0
                 ]
+    for node in missing:
+        silent(node)
     return sorted(found, key=lambda each: (each.partition, each.start_offset))
 
 

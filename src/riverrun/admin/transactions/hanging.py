@@ -3,6 +3,10 @@
 A leader reports a transaction as open, but no coordinator has an open transaction of its producer
 that includes the partition. A transaction can end between the two questions, so the leaders are
 asked again before anything is reported.
+
+A transaction whose coordinator did not answer looks the same, and its abort would tear it. So the
+search fails unless the leader of every partition of ``__transaction_state`` has answered, no
+leadership changed meanwhile, and the user may see all transactional ids.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from riverrun.admin.requests import NotFound, check, find_topic
+from riverrun.admin.cluster.replica_lag import NO_LEADER
+from riverrun.admin.requests import NotFound, ask_each, check, find_topic
 from riverrun.admin.transactions.admin import (
     OPEN_STATES,
     CoordinatedTransaction,
@@ -22,15 +27,24 @@ from riverrun.admin.transactions.admin import (
     open_in,
 )
 from riverrun.client.pool import ConnectionPool
-from riverrun.model.errors import ErrorCode
+from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
+from riverrun.model.names import TRANSACTIONS_TOPIC
 from riverrun.wire.apis import ApiKey
+from riverrun.wire.messages.describe_transactions_request import DescribeTransactionsRequest
 from riverrun.wire.messages.write_txn_markers_request import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from riverrun.wire.messages.write_txn_markers_response import WriteTxnMarkersResponse
+
+NO_SUCH_ID = "?riverrun-transactions-hanging"
+"""Only a user with rights on all transactional ids may describe it."""
+
+
+class CoordinatorsUnknown(Exception):
+    """Not all coordinators have answered, so no transaction can be called hanging."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +74,13 @@ async def find_hanging(
     broker: int | None = None,
     silent: Silent = lambda node: None,
 ) -> list[HangingTransaction]:
-    """Look at all partitions, those of one topic, or those that one broker leads."""
+    """Look at all partitions, those of one topic, or those that one broker leads. ``silent``
+    receives leaders that did not report. Raises CoordinatorsUnknown."""
     places = await _places(pool, topic, broker)
     candidates = await open_in(pool, places, silent)
     if not candidates:
         return []
-    known = await list_transactions(pool, silent=silent)
+    known = await all_transactions(pool)
     suspects = {each: cause for each in candidates if (cause := cause_of(each, known)) is not None}
     again = {_identity(each) for each in await open_in(pool, [each.partition for each in suspects])}
     left = [each for each in suspects if _identity(each) in again]
@@ -78,6 +93,55 @@ async def find_hanging(
         HangingTransaction(open=each, held=held[each.partition], cause=suspects[each])
         for each in left
     ]
+
+
+async def all_transactions(pool: ConnectionPool) -> list[CoordinatedTransaction]:
+    """The transactional ids of all coordinators. Raises CoordinatorsUnknown if some may be
+    missing."""
+    before = await _coordinators(pool)
+    silent: list[int] = []
+    try:
+        await _check_rights(pool, before)
+        known = await list_transactions(pool, silent=silent.append)
+    except KafkaError as error:
+        raise CoordinatorsUnknown(error.message or error.code.name) from error
+    asked = pool.cluster.nodes
+    leaders = dict.fromkeys(leader for leader, _ in before)
+    missing = [node for node in leaders if node in silent or node not in asked]
+    if missing:
+        names = ", ".join(map(str, sorted(missing)))
+        raise CoordinatorsUnknown(f"coordinators that did not answer: {names}")
+    if await _coordinators(pool) != before:
+        raise CoordinatorsUnknown("coordinators changed during the search")
+    return known
+
+
+async def _coordinators(pool: ConnectionPool) -> list[tuple[int, int]]:
+    """The leader and its epoch for each partition of ``__transaction_state``."""
+    topic = (await pool.metadata([TRANSACTIONS_TOPIC])).topics[0]
+    if topic.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return []
+    if topic.error_code is not ErrorCode.NONE:
+        raise CoordinatorsUnknown(f"topic {TRANSACTIONS_TOPIC}: {topic.error_code.name}")
+    rows = sorted(topic.partitions, key=lambda row: row.partition_index)
+    for row in rows:
+        if row.leader_id == NO_LEADER:
+            raise CoordinatorsUnknown(
+                f"partition {row.partition_index} of {TRANSACTIONS_TOPIC} has no leader"
+            )
+    return [(row.leader_id, row.leader_epoch) for row in rows]
+
+
+async def _check_rights(pool: ConnectionPool, coordinators: Sequence[tuple[int, int]]) -> None:
+    """Coordinators do not list ids that the user may not describe."""
+    message = DescribeTransactionsRequest(transactional_ids=(NO_SUCH_ID,))
+    messages = dict.fromkeys([leader for leader, _ in coordinators[:1]], message)
+    answers, _ = await ask_each(pool, messages, ApiKey.DESCRIBE_TRANSACTIONS)
+    codes = [row.error_code for answer in answers.values() for row in answer.transaction_states]
+    if ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED in codes:
+        raise CoordinatorsUnknown(
+            "your user may not see all transactional ids; it needs the right Describe on all"
+        )
 
 
 def cause_of(found: PartitionTransaction, known: Sequence[CoordinatedTransaction]) -> str | None:

@@ -12,6 +12,8 @@ from riverrun.cli.support.apps import CommandApp
 from riverrun.cli.support.completion import topic_names, transactional_ids
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
+    FAILED,
+    UNREACHABLE,
     USAGE,
     AsJson,
     Bootstrap,
@@ -222,26 +224,34 @@ def hanging(
     Each row has the cause, the age of the transaction's last record, the records held back from
     consumers with read_committed, and the groups that read the partition. The cluster aborts such
     transactions itself after a while; `riverrun transactions abort` does it at once. Exits with 1
-    if there is one.
+    if there is one, and with 3 if this is not known because a coordinator or a leader did not
+    answer, or because your user may not see all transactional ids.
 
     \b
     riverrun transactions hanging
     riverrun transactions hanging --topic orders --json
     """
-    from riverrun.admin.transactions.hanging import find_hanging
+    from riverrun.admin.transactions.hanging import CoordinatorsUnknown, find_hanging
     from riverrun.cli.support.output import Layout, print_json, print_tables
     from riverrun.cli.support.session import run
 
+    silent: list[int] = []
+
     async def ask(pool: ConnectionPool) -> list[HangingTransaction]:
-        return await find_hanging(pool, topic=topic, broker=broker, silent=_silent)
+        try:
+            return await find_hanging(pool, topic=topic, broker=broker, silent=silent.append)
+        except CoordinatorsUnknown as error:
+            fail(f"it is not known which transactions hang: {error}", UNREACHABLE)
 
     found, now_ms = run(bootstrap, ask), _now_ms()
     if as_json:
         print_json([row.described(now_ms) for row in found])
     else:
         print_tables([_hanging_table(found, now_ms)], Layout(has_headings=not no_headers))
-    if found:
-        raise typer.Exit(1)
+    for node in silent:
+        print(f"riverrun: the partitions of node {node} were not checked", file=sys.stderr)
+    if found or silent:
+        raise typer.Exit(FAILED if found else UNREACHABLE)
 
 
 def _hanging_table(found: list[HangingTransaction], now_ms: int) -> Table:

@@ -19,14 +19,16 @@ from riverrun.admin.transactions.admin import (
     parse_states,
 )
 from riverrun.admin.transactions.hanging import (
+    CoordinatorsUnknown,
     HangingTransaction,
+    all_transactions,
     cause_of,
     find_hanging,
     find_open,
     write_abort,
 )
 from riverrun.console.listing import ItemPage, ListQuery, matching, ordered, page_of
-from riverrun.console.problems import problem
+from riverrun.console.problems import ApiProblem, problem
 from riverrun.console.routing import INT32_MAX, INT64_MAX, ApiEndpoint, ClusterRequest
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
@@ -170,11 +172,15 @@ async def _known(request: ClusterRequest) -> list[CoordinatedTransaction]:
 
 
 async def _hanging_producers(request: ClusterRequest) -> dict[int, None] | None:
-    """The producers of hanging transactions; None if there are too many partitions to search."""
+    """The producers of hanging transactions; None if there are too many partitions to search, or
+    if a coordinator did not answer."""
     topics = (await request.metadata()).topics
     if sum(len(topic.partitions) for topic in topics) > HANGING_PARTITIONS_MAX:
         return None
-    found, _ = await _search(request)
+    try:
+        found, _ = await _search(request)
+    except CoordinatorsUnknown:
+        return None
     return dict.fromkeys(one.open.producer_id for one in found)
 
 
@@ -234,7 +240,10 @@ def _partition(row: HeldPartition) -> TransactionPartition:
 
 
 async def get_hanging(request: ClusterRequest) -> HangingList:
-    found, silent = await _search(request)
+    try:
+        found, silent = await _search(request)
+    except CoordinatorsUnknown as error:
+        raise _undecided(error) from error
     known = {one.producer_id: one.transactional_id for one in await _known(request)}
     now_ms = int(time.time() * 1000)
     items = [
@@ -257,6 +266,15 @@ async def get_hanging(request: ClusterRequest) -> HangingList:
         total=len(items),
         silent_nodes=silent,
         command=request.cluster.command("transactions", "hanging"),
+    )
+
+
+def _undecided(error: CoordinatorsUnknown) -> ApiProblem:
+    return ApiProblem(
+        503,
+        "error",
+        f"It is not known which transactions hang: {error}.",
+        "Abort nothing in single partitions until all coordinators answer.",
     )
 
 
@@ -295,7 +313,10 @@ async def _abort_partition(
     request: ClusterRequest, at: TopicPartition, start_offset: int | None
 ) -> AbortResult:
     pool, dry_run = request.pool, request.body.dry_run
-    known = await list_transactions(pool)
+    try:
+        known = await all_transactions(pool)
+    except CoordinatorsUnknown as error:
+        raise _undecided(error) from error
     if start_offset is None:
         start_offset = await _only_start(request, at, known)
     found = await find_open(pool, at, start_offset)

@@ -192,7 +192,6 @@ class TransactionDriver:
         transactional_id: str = APP,
         version: int = 0,
         connection: int | None = 1,
-        hold_ms: int = 900,
     ) -> Any:
         request = TransactionPartitions(
             transactional_id=transactional_id,
@@ -207,7 +206,6 @@ class TransactionDriver:
                 request,
                 client_version=version,
                 connection=connection,
-                hold_ms=hold_ms,
             )
         )
         return self.answer(waiter)

@@ -54,9 +54,6 @@ from riverrun.wire.messages.list_transactions_response import (
     TransactionState as ListedTransaction,
 )
 
-BROKER_HOLD_MS: Final = 100
-"""How long a request of a broker waits. It may carry requests of other producers, which wait with
-it."""
 BATCH_BYTES_MAX: Final = 128 * KiB
 QUEUE_RECORDS_MAX: Final = 100_000
 APPEND_TIMEOUT_MS: Final = 5000
@@ -211,7 +208,6 @@ class TransactionCoordinators:
         self, request: TransactionPartitions, *, client_version: int, connection: int | None
     ) -> None:
         """``connection`` is None for requests of brokers."""
-        hold_ms = BROKER_HOLD_MS if connection is None else self._settings.hold_ms
         runner = self.runner_of(request.transactional_id)
         await runner.submit(
             PartitionsAdded,
@@ -222,7 +218,6 @@ class TransactionCoordinators:
                 request,
                 client_version=client_version,
                 connection=connection,
-                hold_ms=hold_ms,
             ),
         )
 

@@ -65,6 +65,10 @@ EXPIRED_PER_TURN_MAX: Final = 500
 HELD_PER_ID_MAX: Final = 20
 """Requests held for one id. A producer has one; others are repeated or come from old instances."""
 COMPLETION_RETRY_MS: Final = 1000
+BROKER_HOLD_MS: Final = 50
+"""How long a request of a broker waits, from the last change of the id. It may carry requests of
+other producers, which wait with it. So a transaction whose markers cannot be written delays them
+once, and not with each attempt."""
 
 
 class HeldRequest(Struct, frozen=True, kw_only=True, eq=False):
@@ -220,9 +224,11 @@ class TransactionShard:
         *,
         client_version: int,
         connection: int | None,
-        hold_ms: int,
     ) -> None:
         """``connection`` is None for requests of brokers."""
+        hold_ms = self._settings.hold_ms
+        if connection is None:
+            hold_ms = min(hold_ms, self._broker_hold_ms(request.transactional_id, turn.now_ms))
         held = HeldRequest(
             waiter=waiter,
             transactional_id=request.transactional_id,
@@ -235,7 +241,15 @@ class TransactionShard:
             ),
             connection=connection,
         )
-        self._submit(turn, held, min(hold_ms, self._settings.hold_ms))
+        self._submit(turn, held, hold_ms)
+
+    def _broker_hold_ms(self, transactional_id: str, now_ms: int) -> int:
+        record = self._in_flight.get(transactional_id)
+        changed = self.transactions.get(transactional_id) if record is None else record.value
+        if changed is None:
+            return BROKER_HOLD_MS
+        # The clocks of nodes differ.
+        return min(max(changed.updated_ms + BROKER_HOLD_MS - now_ms, 0), BROKER_HOLD_MS)
 
     def end_transaction(
         self,

@@ -1,8 +1,7 @@
-"""Subscriptions by regular expression, in RE2 syntax.
+"""Subscriptions by regular expression.
 
-RE2 matches in linear time, so a client cannot block the coordinator with an expression. A topic
-matches if the whole name does. Topics that the client may not describe are left out. The result is
-stored, and all members with the same expression share it.
+A topic matches if the whole name does. Topics that the client may not describe are left out. The
+result is stored, and all members with the same expression share it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from typing import Any, Final
 from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.records import RegexRecord, ResolvedRegex
 from riverrun.coordinator.consumer.state import EpochGroup
+from riverrun.coordinator.expressions import InvalidExpression, compile_expression
 from riverrun.model.errors import ErrorCode, KafkaError
 
 REFRESH_MIN_MS: Final = 1000
 """Between two resolutions of a group, unless a member brings a new expression."""
-MEMORY_BYTES_MAX: Final = 1024 * 1024
-"""For a compiled expression; larger ones are refused."""
 
 Visible = Callable[[str], bool]
 """Whether the client may see a topic."""
@@ -28,24 +26,13 @@ Visible = Callable[[str], bool]
 @lru_cache(maxsize=1000)
 def compile_regex(text: str) -> Any:
     """The compiled expression. Raises INVALID_REGULAR_EXPRESSION."""
-    import re2  # loaded with the first regular expression: most nodes never need it
-
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    options.max_mem = MEMORY_BYTES_MAX
     try:
-        return re2.compile(text, options)
-    except re2.error as error:
+        return compile_expression(text)
+    except InvalidExpression as error:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{text}` is not a valid regular expression: {_reason(error)}.",
+            f"SubscribedTopicRegex `{text}` is not a valid regular expression: {error}.",
         ) from None
-
-
-def _reason(error: Exception) -> str:
-    detail = error.args[0] if error.args else ""
-    return detail.decode(errors="replace") if isinstance(detail, bytes) else str(detail)
 
 
 def is_refresh_due(group: EpochGroup, now_ms: int, interval_ms: int) -> bool:

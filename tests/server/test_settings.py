@@ -57,6 +57,7 @@ def test_unknown_setting_is_rejected_with_the_nearest_name() -> None:
             "other nodes cannot connect to a wildcard",
         ),
         ({"log_cleanup_policy": "shred"}, "one of"),
+        ({"transaction_two_phase_commit_enable": "true"}, "is not implemented; only false"),
     ],
 )
 def test_invalid_value_is_rejected_with_the_reason(texts: dict[str, str], error: str) -> None:
@@ -198,6 +199,21 @@ def test_error_names_the_synonym_that_was_used(text: str) -> None:
 def test_synonyms_of_kafka_are_accepted() -> None:
     settings = NodeSettings.from_texts({"log.retention.hours": "2"})
     assert settings.log.retention_ms == 2 * 3600 * 1000
+
+
+def test_transaction_settings_of_a_kafka_file_are_accepted() -> None:
+    settings = NodeSettings.from_texts(
+        {
+            "transaction.partition.verification.enable": "false",
+            "transaction.two.phase.commit.enable": "false",
+            "transaction.state.log.load.buffer.size": "4096",
+            "add.partitions.to.txn.retry.backoff.ms": "5",
+            "add.partitions.to.txn.retry.backoff.max.ms": "50",
+        }
+    )
+    assert not settings.verification.is_enabled
+    assert (settings.verification.retry_ms, settings.verification.retry_max_ms) == (5, 50)
+    assert settings.transaction.load_buffer_bytes == 4096
 
 
 def test_every_setting_has_a_unique_name_a_description_and_a_valid_default() -> None:

@@ -74,6 +74,8 @@ class Setting(Struct, frozen=True, kw_only=True):
             case SettingKind.BOOLEAN:
                 if text.lower() not in ("true", "false"):
                     raise SettingError(self.name, text, "Expected value to be either true or false")
+                if self.check is not None:
+                    self.check(text)
                 return text.lower() == "true"
             case SettingKind.INT | SettingKind.SHORT | SettingKind.LONG | SettingKind.DOUBLE:
                 return self._parse_number(text)

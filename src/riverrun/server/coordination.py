@@ -41,7 +41,16 @@ ACKS_ALL: Final = -1
 class PartitionLog:
     """One partition of the topic, as used by its coordinator."""
 
-    def __init__(self, partition: Partition, runner: LogManager, clock: Clock) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        runner: LogManager,
+        clock: Clock,
+        *,
+        read_bytes: int = READ_BYTES_MAX,
+    ) -> None:
+        """``read_bytes``: how many are read at once when the state is loaded."""
+        self._read_bytes = min(read_bytes, READ_BYTES_MAX)
         self._partition = partition
         self._runner = runner
         self._clock = clock
@@ -106,7 +115,7 @@ class PartitionLog:
         start = max(offset, held.start_offset)
         if start >= held.high_watermark:
             return b""
-        found = held.read(start, max_bytes=READ_BYTES_MAX, end=held.high_watermark)
+        found = held.read(start, max_bytes=self._read_bytes, end=held.high_watermark)
         if isinstance(found, ColdRead):
             found = await self._runner.load(found)
         return bytes(found.data)
@@ -124,8 +133,15 @@ class CoordinatedTopic:
     """Elects and resigns the coordinators of the partitions that this node leads."""
 
     def __init__(
-        self, topic: str, coordinators: Coordinators, runner: LogManager, clock: Clock
+        self,
+        topic: str,
+        coordinators: Coordinators,
+        runner: LogManager,
+        clock: Clock,
+        *,
+        read_bytes: int,
     ) -> None:
+        self._read_bytes = read_bytes
         self._topic = topic
         self._coordinators = coordinators
         self._runner = runner
@@ -145,7 +161,8 @@ class CoordinatedTopic:
                 continue
             self._led[index] = partition.leader_epoch
             self._coordinators.elect(
-                PartitionIndex(index), PartitionLog(partition, self._runner, self._clock)
+                PartitionIndex(index),
+                PartitionLog(partition, self._runner, self._clock, read_bytes=self._read_bytes),
             )
 
 
@@ -223,11 +240,16 @@ def _partition_count(node: NodeServices, name: str, default: int) -> int:
 
 
 def coordinated_topics(services: BrokerServices) -> list[CoordinatedTopic]:
-    by_topic: dict[str, Coordinators] = {
-        OFFSETS_TOPIC: services.groups,
-        TRANSACTIONS_TOPIC: services.transactions,
+    by_topic: dict[str, tuple[Coordinators, int]] = {
+        OFFSETS_TOPIC: (services.groups, READ_BYTES_MAX),
+        TRANSACTIONS_TOPIC: (
+            services.transactions,
+            services.settings.transaction.load_buffer_bytes,
+        ),
     }
     return [
-        CoordinatedTopic(topic, coordinators, services.log_manager, services.clock)
-        for topic, coordinators in by_topic.items()
+        CoordinatedTopic(
+            topic, coordinators, services.log_manager, services.clock, read_bytes=read_bytes
+        )
+        for topic, (coordinators, read_bytes) in by_topic.items()
     ]

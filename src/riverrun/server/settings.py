@@ -54,6 +54,7 @@ from riverrun.server.security.settings import (
     prefixed_setting,
 )
 from riverrun.server.tracing import TracingSettings
+from riverrun.server.transactions.settings import VerificationSettings
 from riverrun.storage.settings import (
     CORDONED,
     CleanerSettings,
@@ -213,6 +214,7 @@ class NodeSettings:
     replication: ReplicationSettings
     group: GroupSettings
     transaction: TransactionSettings
+    verification: VerificationSettings
     formation: FormationSettings
     quorum: QuorumSettings
     follower: FollowerSettings
@@ -360,6 +362,7 @@ GROUPS: Mapping[str, type[Settings]] = {
     "replication": ReplicationSettings,
     "group": GroupSettings,
     "transaction": TransactionSettings,
+    "verification": VerificationSettings,
     "formation": FormationSettings,
     "quorum": QuorumSettings,
     "follower": FollowerSettings,

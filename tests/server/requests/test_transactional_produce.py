@@ -16,6 +16,7 @@ from riverrun.ports.aio import OwnedTasks
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests import describe_producers, produce, write_txn_markers
 from riverrun.server.transactions import transactional_produce
+from riverrun.server.transactions.settings import VerificationSettings
 from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.server.transactions.verification import TransactionVerifier
 from riverrun.wire.apis import ApiKey
@@ -98,6 +99,7 @@ class TransactionalNode(Node):
     def __init__(self, partitions: int = 1) -> None:
         super().__init__(partitions, isr=(ME,), replicas=(ME,))
         self.coordinator = Coordinator()
+        self.verification = VerificationSettings()
 
         def failed(name: str, error: BaseException) -> None:
             raise error
@@ -106,6 +108,7 @@ class TransactionalNode(Node):
             coordinator_of=lambda _: self.coordinator.node,
             send=self.coordinator.send,
             tasks=OwnedTasks(failed),
+            settings=lambda: self.verification,
         )
         self.services.verifier = verifier
         self.services.transactional_produces = TransactionalProduces(verifier)
@@ -176,6 +179,35 @@ def codes(response: Any) -> list[ErrorCode]:
     return [
         ErrorCode(row.error_code) for one in response.responses for row in one.partition_responses
     ]
+
+
+@pytest.mark.parametrize(("version", "questions"), [(11, 0), (12, 1)])
+def test_without_verification_only_partitions_of_version_2_are_added(
+    version: int, questions: int
+) -> None:
+    node = TransactionalNode()
+    node.verification = VerificationSettings(is_enabled=False)
+
+    async def scenario() -> None:
+        assert codes(await node.send(data(0), version=version)) == [NONE]
+        assert len(node.coordinator.requests) == questions
+
+    node.run(scenario())
+
+
+@pytest.mark.parametrize(("retry_max_ms", "questions"), [(0, 1), (30, 4)])
+def test_settings_limit_questions_during_the_end_of_a_transaction(
+    retry_max_ms: int, questions: int
+) -> None:
+    node = TransactionalNode()
+    node.verification = VerificationSettings(retry_ms=10, retry_max_ms=retry_max_ms)
+    node.coordinator.code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+    async def scenario() -> None:
+        assert codes(await node.send(data(0))) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+        assert len(node.coordinator.requests) == questions
+
+    node.run(scenario())
 
 
 async def settle() -> None:

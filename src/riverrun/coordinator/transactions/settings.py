@@ -3,8 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from riverrun.model.settings import DAY_MS, HOUR_MS, MINUTE_MS, MiB, SettingKind, Settings, setting
+from riverrun.model.settings import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    MiB,
+    SettingError,
+    SettingKind,
+    Settings,
+    setting,
+)
+
+TWO_PHASE_COMMIT: Final = "transaction.two.phase.commit.enable"
+
+
+def _check_two_phase_commit(text: str) -> None:
+    if text.lower() != "false":
+        reason = "two-phase commit (KIP-939) is not implemented; only false is accepted"
+        raise SettingError(TWO_PHASE_COMMIT, text, reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +94,20 @@ class TransactionSettings(Settings):
         at_least=1,
         doc="The segment size of __transaction_state. Small segments are compacted soon, which "
         "keeps loading fast.",
+    )
+    load_buffer_bytes: int = setting(
+        5 * MiB,
+        name="transaction.state.log.load.buffer.size",
+        kind=SettingKind.INT,
+        at_least=1,
+        doc="How many bytes of __transaction_state are read at once when its state is loaded. More "
+        "than 1 MiB is read in steps of 1 MiB, so that other requests are served in between.",
+    )
+    has_two_phase_commit: bool = setting(
+        False,
+        name=TWO_PHASE_COMMIT,
+        check=_check_two_phase_commit,
+        doc="Two-phase commit (KIP-939). Only false is accepted: it is not implemented.",
     )
     partitions_max: int = setting(
         10_000,

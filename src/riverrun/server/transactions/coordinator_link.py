@@ -41,6 +41,9 @@ class CoordinatorLink:
             coordinator_of=lambda key: transaction_coordinator(node.metadata.current, key),
             send=self._send,
             tasks=tasks,
+            settings=lambda: node.configs.effective(
+                node.metadata.current, node.settings.verification
+            ),
         )
         self._node = node
 

@@ -22,6 +22,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId, TopicName, TopicPartition
 from riverrun.model.names import TRANSACTIONS_TOPIC
 from riverrun.ports.aio import OwnedTasks
+from riverrun.server.transactions.settings import VerificationSettings
 from riverrun.wire.messages.add_partitions_to_txn_request import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -31,10 +32,6 @@ from riverrun.wire.messages.add_partitions_to_txn_response import AddPartitionsT
 
 log = structlog.get_logger("riverrun.transactions")
 
-RETRY_SECONDS: Final = 0.02
-"""Kafka's default of add.partitions.to.txn.retry.backoff.ms."""
-RETRY_SECONDS_MAX: Final = 0.1
-"""Kafka's default of add.partitions.to.txn.retry.backoff.max.ms."""
 ABORTABLE_SINCE: Final = 11
 """The first version of Produce whose clients know TRANSACTION_ABORTABLE."""
 IMPLICIT_SINCE: Final = 12
@@ -76,8 +73,10 @@ class TransactionVerifier:
         coordinator_of: Callable[[str], NodeId | None],
         send: Send,
         tasks: OwnedTasks,
+        settings: Callable[[], VerificationSettings],
     ) -> None:
         """``send`` raises OSError, UnsupportedApi or KafkaError."""
+        self._settings = settings
         self._coordinator_of = coordinator_of
         self._send = send
         self._tasks = tasks
@@ -90,14 +89,18 @@ class TransactionVerifier:
         The coordinator may still be ending the producer's previous transaction. Clients would back
         off for long, so that is retried here for a short time.
         """
+        settings = self._settings()
+        if not settings.is_enabled and not key.is_implicit:
+            return dict.fromkeys(partitions, ErrorCode.NONE)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + RETRY_SECONDS_MAX
+        retry_s = settings.retry_ms / 1000
+        deadline = loop.time() + settings.retry_max_ms / 1000
         while True:
             outcomes = await self._ask_once(key, partitions)
             is_busy = ErrorCode.CONCURRENT_TRANSACTIONS in outcomes.values()
-            if not is_busy or loop.time() + RETRY_SECONDS > deadline:
+            if not is_busy or loop.time() + retry_s > deadline:
                 return outcomes
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(retry_s)
 
     async def _ask_once(
         self, key: TransactionKey, partitions: Sequence[TopicPartition]

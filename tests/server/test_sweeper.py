@@ -15,12 +15,13 @@ from riverrun.model.ids import NodeId, TopicId, TopicName
 from riverrun.model.names import TRANSACTIONS_TOPIC
 from riverrun.ports.metrics import Metrics
 from riverrun.server.requests import write_txn_markers
+from riverrun.server.transactions.broker_channels import LOCAL_CONNECTION
 from riverrun.server.transactions.sweeper import LATE_BUFFER_MS, TransactionSweeper
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages import describe_transactions_response as described
 from riverrun.wire.messages import list_transactions_response as listed
 from tests.server.requests.leader_node import ME, Node
-from tests.server.requests.test_transactional_produce import TransactionalNode, data
+from tests.server.requests.test_transactional_produce import TransactionalNode, data, on
 from tests.storage.machines import NOW_MS
 
 TIMEOUT_MS = 60_000
@@ -52,11 +53,10 @@ class Sweep:
         )
 
     async def _request(self, node: NodeId, key: ApiKey, message: Any) -> Any:
-        context: Any = None
         if key is ApiKey.WRITE_TXN_MARKERS:
             if self.failure is not None:
                 raise self.failure
-            return await write_txn_markers.handle(self.node.services, context, message)
+            return await write_txn_markers.handle(self.node.services, on(LOCAL_CONNECTION), message)
         if key is ApiKey.LIST_TRANSACTIONS:
             return listed.ListTransactionsResponse(
                 throttle_time_ms=0,

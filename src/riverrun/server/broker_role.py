@@ -52,6 +52,7 @@ from riverrun.server.network.listener import Listener
 from riverrun.server.security.audit.topic_writer import AuditTopicWriter
 from riverrun.server.services import BrokerServices, NodeServices
 from riverrun.server.transactions.coordinator_link import CoordinatorLink
+from riverrun.server.transactions.marker_connections import MarkerConnections
 from riverrun.server.transactions.markers import build_marker_sender
 from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.storage.log import Log
@@ -128,6 +129,7 @@ class BrokerRole:
             topics_traffic=TopicsTraffic(node.metrics, topics_max=settings.metrics.topics_max),
             verifier=self._coordinators.verifier,
             transactional_produces=TransactionalProduces(self._coordinators.verifier),
+            marker_connections=MarkerConnections(),
             copy_checker=CopyChecker(replicas, settings.node_id, node.log_manager, digester),
             facts=NodeFacts(node, listener),
         )

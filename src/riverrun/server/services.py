@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from riverrun.server.security.client_quotas import ClientQuotas
     from riverrun.server.security.node_security import NodeSecurity
     from riverrun.server.settings import NodeSettings
+    from riverrun.server.transactions.marker_connections import MarkerConnections
     from riverrun.server.transactions.transactional_produce import TransactionalProduces
     from riverrun.server.transactions.verification import TransactionVerifier
     from riverrun.storage.directory import LogDirectory
@@ -81,5 +82,6 @@ class BrokerServices(NodeServices, frozen=True, kw_only=True, eq=False):
     topics_traffic: TopicsTraffic
     verifier: TransactionVerifier
     transactional_produces: TransactionalProduces
+    marker_connections: MarkerConnections
     copy_checker: CopyChecker
     facts: NodeFacts

@@ -14,8 +14,11 @@ from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import NodeId
 from riverrun.ports.aio import OwnedTasks
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.dispatch.router import Refused
 from riverrun.server.requests import describe_producers, produce, write_txn_markers
 from riverrun.server.transactions import transactional_produce
+from riverrun.server.transactions.broker_channels import LOCAL_CONNECTION
+from riverrun.server.transactions.marker_connections import MarkerConnections
 from riverrun.server.transactions.settings import VerificationSettings
 from riverrun.server.transactions.transactional_produce import TransactionalProduces
 from riverrun.server.transactions.verification import TransactionVerifier
@@ -113,6 +116,7 @@ class TransactionalNode(Node):
         self.services.verifier = verifier
         self.services.transactional_produces = TransactionalProduces(verifier)
         self.services.groups = SimpleNamespace()
+        self.services.marker_connections = MarkerConnections()
 
     def send(
         self,
@@ -152,6 +156,7 @@ class TransactionalNode(Node):
         coordinator_epoch: int = 0,
         transaction_version: int = 0,
         topic: str = "topic",
+        connection: int = 1,
     ) -> ErrorCode:
         request = WriteTxnMarkersRequest(
             markers=(
@@ -165,10 +170,13 @@ class TransactionalNode(Node):
                 ),
             )
         )
-        context: Any = None
-        response = await write_txn_markers.handle(self.services, context, request)
+        response = await write_txn_markers.handle(self.services, on(connection), request)
         (marker,) = response.markers
         return marker.topics[0].partitions[0].error_code
+
+
+def on(connection: int) -> RequestContext:
+    return RequestContext(2, 1, CLIENT_ID, "127.0.0.1", "PLAINTEXT", connection)
 
 
 def data(sequence: int = 0, *, epoch: int = 0, producer: int = 5, plain: bool = False) -> bytearray:
@@ -630,8 +638,7 @@ def test_markers_of_one_request_are_one_write_and_fail_one_by_one() -> None:
                 for producer in range(3)
             )
         )
-        context: Any = None
-        response = await write_txn_markers.handle(node.services, context, request)
+        response = await write_txn_markers.handle(node.services, on(1), request)
         found = [one.topics[0].partitions[0].error_code for one in response.markers]
         assert found == [NONE, ErrorCode.INVALID_PRODUCER_EPOCH, NONE]
         assert node.partition().log.end_offset == 5
@@ -662,3 +669,53 @@ def test_describe_producers_shows_the_open_transaction() -> None:
 
 def _entry(node: TransactionalNode) -> Any:
     return node.partition().log.producers.entries[5]
+
+
+def test_late_marker_does_not_end_the_next_transaction_of_version_1() -> None:
+    """The coordinator gave up a request and repeated it on a new connection. The network delivers
+    the first one when the next transaction is open."""
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0), version=11)
+        assert await node.mark(connection=8) is NONE
+        await node.send(data(1), version=11)
+        with pytest.raises(Refused, match="newer connection"):
+            await node.mark(connection=7)
+        assert node.partition().log.producers.is_open(5, 0)
+        assert await node.mark(connection=8, commit=False) is NONE
+        assert not node.partition().log.producers.is_open(5, 0)
+
+    node.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "next_marker",
+    [
+        {"connection": 9},
+        {"connection": 7, "coordinator_epoch": 1},  # another coordinator, connected for long
+        {"connection": 7, "producer": 6},
+        {"connection": 7, "transaction_version": 2, "epoch": 1},
+        {"connection": LOCAL_CONNECTION, "coordinator_epoch": 1},
+    ],
+)
+def test_markers_on_other_connections_are_accepted(next_marker: dict[str, Any]) -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0), version=11)
+        assert await node.mark(connection=8) is NONE
+        assert await node.mark(**next_marker) is NONE
+
+    node.run(scenario())
+
+
+def test_requests_of_this_node_to_itself_are_not_delayed() -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0), version=11)
+        assert await node.mark(connection=8) is NONE
+        assert await node.mark(connection=LOCAL_CONNECTION) is NONE
+
+    node.run(scenario())

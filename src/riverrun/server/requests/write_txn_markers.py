@@ -6,6 +6,8 @@ Behaviour:
 * The markers of one request for one partition are appended in one write.
 * The response waits until all markers are committed, and until the group coordinator shows the
   effect of those in its partitions (KAFKA-17507).
+* A request of version 1 transactions on an older connection than the newest one that delivered
+  markers of the same producer is refused by closing it (``server/transactions``).
 
 Versions 1 and 2:
 
@@ -29,7 +31,9 @@ from riverrun.replication.partition import Partition
 from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.redirects import missing
+from riverrun.server.dispatch.router import Refused
 from riverrun.server.services import BrokerServices
+from riverrun.server.transactions.broker_channels import LOCAL_CONNECTION
 from riverrun.storage.markers import NewMarker, TransactionMarker
 from riverrun.wire.messages.write_txn_markers_request import (
     WritableTxnMarker,
@@ -62,6 +66,11 @@ async def handle(
 ) -> WriteTxnMarkersResponse:
     if not services.access.allows_cluster(context, AclOperation.ALTER):
         services.access.require_cluster(context, AclOperation.CLUSTER_ACTION)
+    connection = context.connection_id
+    if connection != LOCAL_CONNECTION and not services.marker_connections.admit(
+        request.markers, connection
+    ):
+        raise Refused("superseded", "a newer connection has delivered markers of the producer")
     by_partition: dict[PartitionKey, dict[int, NewMarker]] = {}
     for place, marker in enumerate(request.markers):
         for topic in marker.topics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -37,6 +38,8 @@ class Sweep:
         self.known: list[tuple[int, str]] = []
         """Producer id and state of the coordinators' transactions in the partition."""
         self.code = ErrorCode.NONE
+        self.asked: list[Callable[[], Awaitable[object]]] = []
+        """Called when the coordinators are asked for the first, second, ... time."""
         self.failure: Exception | None = None
         """Raised by the request that writes the marker."""
         self.image = with_coordinators(node.image, (ME,))
@@ -58,6 +61,8 @@ class Sweep:
                 raise self.failure
             return await write_txn_markers.handle(self.node.services, on(LOCAL_CONNECTION), message)
         if key is ApiKey.LIST_TRANSACTIONS:
+            if self.asked:
+                await self.asked.pop(0)()
             return listed.ListTransactionsResponse(
                 throttle_time_ms=0,
                 error_code=self.code,
@@ -158,6 +163,64 @@ def test_abort_that_fails_is_repeated_by_the_next_sweep(failure: Exception) -> N
         sweep.failure = None
         await sweep.sweeper.sweep()
         assert not sweep.is_open
+
+    node.run(scenario())
+
+
+def test_transaction_that_ends_meanwhile_is_not_aborted() -> None:
+    """The producer has begun another one, of which its coordinator knows."""
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+
+        async def nothing() -> None: ...
+
+        async def next_transaction() -> None:
+            await node.mark()
+            await node.send(data(1))
+
+        sweep.asked = [nothing, next_transaction]
+        await sweep.sweeper.sweep()
+        assert sweep.is_open
+
+    node.run(scenario())
+
+
+def test_transaction_that_a_coordinator_learns_of_meanwhile_is_not_aborted() -> None:
+    """Earlier aborts of the same sweep may take long."""
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+
+        async def nothing() -> None: ...
+
+        async def add() -> None:
+            sweep.known = [(5, "Ongoing")]
+
+        sweep.asked = [nothing, add]
+        await sweep.sweeper.sweep()
+        assert sweep.is_open
+
+    node.run(scenario())
+
+
+def test_nothing_is_aborted_if_a_coordinator_moves_while_it_is_asked() -> None:
+    node = TransactionalNode()
+
+    async def scenario() -> None:
+        await node.send(data(0))
+        sweep = Sweep(node)
+
+        async def move() -> None:
+            sweep.image = with_coordinators(node.image, (NodeId(2),))
+
+        sweep.asked = [move]
+        await sweep.sweeper.sweep()
+        assert sweep.is_open
 
     node.run(scenario())
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from riverrun.client.connection import UnsupportedApi
 from riverrun.metadata.image import NO_LEADER, Image
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import NodeId, TopicName, TopicPartition
+from riverrun.model.ids import LeaderEpoch, NodeId, TopicName, TopicPartition
 from riverrun.model.names import TRANSACTIONS_TOPIC
 from riverrun.model.settings import MINUTE_MS
 from riverrun.ports.clock import Clock
@@ -120,18 +120,24 @@ class TransactionSweeper:
             if (one.producer_id, one.partition) in known:
                 continue
             try:
-                await self._abort(one)
+                # Earlier aborts may have taken long, so both sides are looked at again.
+                if await self._is_unknown(one) and one in self.late():
+                    await self._abort(one)
             except (OSError, UnsupportedApi, KafkaError) as error:
                 # For example, the marker is not committed in time. The next sweep tries again.
                 log.warning(
                     "late transaction not aborted", partition=str(one.partition), error=str(error)
                 )
 
+    async def _is_unknown(self, late: LateTransaction) -> bool:
+        return (late.producer_id, late.partition) not in await self._known([late.producer_id])
+
     async def _known(self, producer_ids: list[int]) -> dict[tuple[int, TopicPartition], None]:
         """The partitions of unfinished transactions of these producers, from all coordinators."""
         known: dict[tuple[int, TopicPartition], None] = {}
         wanted = ListTransactionsRequest(producer_id_filters=tuple(dict.fromkeys(producer_ids)))
-        for node in _coordinators(self._image()):
+        coordinators = _coordinators(self._image())
+        for node in dict.fromkeys(leader for leader, _ in coordinators):
             listed = await self._request(node, ApiKey.LIST_TRANSACTIONS, wanted)
             if listed.error_code is not ErrorCode.NONE:
                 raise KafkaError(listed.error_code)
@@ -150,6 +156,8 @@ class TransactionSweeper:
                     for topic in state.topics:
                         for index in topic.partitions:
                             known[state.producer_id, TopicPartition(topic.topic, index)] = None
+        if _coordinators(self._image()) != coordinators:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)  # one may have been asked too late
         return known
 
     async def _abort(self, late: LateTransaction) -> None:
@@ -190,12 +198,12 @@ def _late(partition: TopicPartition, producer: ProducerEntry) -> LateTransaction
     )
 
 
-def _coordinators(image: Image) -> list[NodeId]:
-    """The leaders of all transaction coordinators. Raises KafkaError if one has no leader."""
+def _coordinators(image: Image) -> list[tuple[NodeId, LeaderEpoch]]:
+    """The coordinators of all transactional ids, with their leader epochs. Raises KafkaError if
+    one is missing."""
     topic = image.topics_by_name.get(TopicName(TRANSACTIONS_TOPIC))
     if topic is None:
         return []
-    leaders = list(dict.fromkeys(partition.leader for partition in topic.partitions))
-    if NO_LEADER in leaders:
+    if any(partition.leader == NO_LEADER for partition in topic.partitions):
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return leaders
+    return [(partition.leader, partition.leader_epoch) for partition in topic.partitions]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from riverrun.model.errors import KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.records.record import NewRecord
 from tests.compatibility.conftest import MakeTopic
-from tests.processes import Server
+from tests.processes import Server, until
 
 SECONDS_MAX = 60
 BOTH = pytest.mark.parametrize("version", [1, 2])
@@ -169,3 +170,63 @@ def test_commit_of_an_unknown_generation_leaves_the_transaction_to_be_aborted(
             assert await values_in(pool, target) == [b"y"]
 
     run(story())
+
+
+@BOTH
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_topic_is_deleted_and_recreated_in_an_open_transaction(
+    server: Server,
+    make_topic: MakeTopic,
+    make_name: MakeName,
+    version: int,
+    partitions: int,
+    is_commit: bool,
+) -> None:
+    """Its records are gone with the topic. The transaction ends all the same, and the new topic
+    has no open transaction, also if it has fewer partitions."""
+
+    async def story() -> None:
+        topic, kept = make_topic(partitions=2), place(make_topic())
+        first, last = place(topic, 0), place(topic, partitions - 1)
+        async with opened(server, make_name(), version) as (pool, producer):
+            await producer.begin()
+            await producer.send({at: records(b"old") for at in (first, place(topic, 1), kept)})
+            await asyncio.to_thread(recreate, server, topic, partitions)
+            await pool.metadata([topic])
+            await (producer.commit() if is_commit else producer.abort())
+            places = dict.fromkeys((first, last))
+            new = {at: records(b"new") for at in places}
+            await producer.begin()
+            if version == 1:
+                # The sequence goes on, and the new partition has seen none. An abort resets it.
+                with pytest.raises(KafkaError, match="Out of order sequence number"):
+                    await producer.send(new)
+                await producer.abort()
+                await producer.begin()
+            await producer.send(new)
+            await producer.commit()
+            assert await values_in(pool, kept) == ([b"old"] if is_commit else [])
+            assert await values_in(pool, *places) == [b"new"] * len(places)
+            ends = await offsets_at(pool, dict.fromkeys(places, LATEST))
+            stable = await offsets_at(pool, dict.fromkeys(places, LATEST), is_committed_only=True)
+            assert stable == ends
+
+    run(story())
+
+
+def recreate(server: Server, topic: str, partitions: int) -> None:
+    wanted = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+    with server.client() as client:
+
+        def code() -> Any:
+            row = client.request("metadata", 12, wanted)["topics"][0]
+            codes = [row["error_code"], *(one["error_code"] for one in row["partitions"])]
+            return next((one for one in codes if one != "NONE"), "NONE")
+
+        names = {"topics": [{"name": topic}], "timeout_ms": 10000}
+        client.request("delete_topics", 6, names)
+        until(lambda: code() == "UNKNOWN_TOPIC_OR_PARTITION", seconds=15, what="it is deleted")
+        row = {"name": topic, "num_partitions": partitions, "replication_factor": 1}
+        client.request("create_topics", 7, {"topics": [row], "timeout": 10000})
+        until(lambda: code() == "NONE", seconds=15, what="it is created again")

@@ -65,7 +65,8 @@ def init_producer(
     epoch = request.producer_epoch
     if request.is_continued and epoch == known.last_epoch:
         # The retry of a request whose response was lost. No other instance has come since then:
-        # it would have set the last epoch to -1.
+        # it would have set the last epoch to -1. The last epoch is not in the log, as in Kafka, so
+        # such a retry is fenced after a failover.
         value = replace(_idle(known, request, now_ms), last_epoch=known.last_epoch)
     elif request.is_continued and epoch != known.producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)

@@ -101,6 +101,11 @@ REPLICAS: Final = (
         "Replicas out of service.",
     ),
     _one(
+        "kafka_server_replicamanager_partitionswithlatetransactionscount",
+        "riverrun_late_transaction_partitions",
+        "Partitions led here with a transaction that is open for longer than any may be.",
+    ),
+    _one(
         "kafka_server_replicamanager_isrshrinks_total",
         "riverrun_isr_shrinks_total",
         "Replicas that left an ISR.",

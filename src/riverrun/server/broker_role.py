@@ -141,9 +141,8 @@ class BrokerRole:
         self._repairer = _build_repairer(
             services, repair_queue, self._fetchers, channels.open("repairs")
         )
-        endpoint_of = partial(broker_endpoint, services)
-        moves_channel = channels.open("moves")
-        self._moves = Moves(services, verifications, digester, moves_channel, endpoint_of)
+        channel, endpoint_of = channels.open("moves"), partial(broker_endpoint, services)
+        self._moves = Moves(services, verifications, digester, channel, endpoint_of)
         declare_metrics(services.metrics, services)
         self._group_lag = _build_group_lag(services)
         # There is no await before the subscription, so no image is missed.

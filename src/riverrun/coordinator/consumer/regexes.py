@@ -13,8 +13,8 @@ from typing import Any, Final
 from riverrun.coordinator.consumer.catalog import GroupCatalog
 from riverrun.coordinator.consumer.records import RegexRecord, ResolvedRegex
 from riverrun.coordinator.consumer.state import EpochGroup
-from riverrun.coordinator.expressions import InvalidExpression, compile_expression
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.expressions import InvalidExpression, compile_expression
 
 REFRESH_MIN_MS: Final = 1000
 """Between two resolutions of a group, unless a member brings a new expression."""

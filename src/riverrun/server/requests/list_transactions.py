@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from riverrun.coordinator.expressions import InvalidExpression, compile_expression
 from riverrun.coordinator.transactions.listing import TransactionFilter, unknown_states
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.expressions import InvalidExpression, compile_expression
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices

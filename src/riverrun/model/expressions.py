@@ -1,6 +1,6 @@
 """Regular expressions of clients, in RE2 syntax.
 
-RE2 matches in linear time, so a client cannot block the coordinator with an expression.
+RE2 matches in linear time, so a client cannot block the node with an expression.
 """
 
 from __future__ import annotations

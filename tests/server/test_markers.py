@@ -14,7 +14,11 @@ from riverrun.metadata.image import Image, PartitionImage, TopicImage
 from riverrun.model.errors import ErrorCode
 from riverrun.model.ids import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicName
 from riverrun.ports.metrics import Metrics
-from riverrun.server.transactions.markers import MarkerSender
+from riverrun.server.transactions.markers import (
+    OVERTAKE_SECONDS,
+    SLOW_REQUESTS_MAX,
+    MarkerSender,
+)
 from riverrun.wire.messages.write_txn_markers_request import WriteTxnMarkersRequest
 from riverrun.wire.messages.write_txn_markers_response import (
     WritableTxnMarkerPartitionResult,
@@ -65,12 +69,17 @@ class Brokers:
         """Codes for the next requests, by partition; then NONE."""
         self.down: dict[int, OSError] = {}
         self.seconds = 0.001
+        self.stuck: dict[str, asyncio.Event] = {}
+        """Partitions whose markers are committed when the event is set."""
+        self.renewed: list[int] = []
+        """Leaders to which a new connection was made."""
         self.written: list[str] = []
         self.failures: list[BaseException] = []
         self.metrics = Metrics()
         self.sender = MarkerSender(
             image=lambda: self.image,
             deliver=self.deliver,
+            renew=self.renewed.append,
             close=lambda: None,
             clock=LoopClock(),
             randomness=CountedRandomness(),
@@ -106,6 +115,9 @@ class Brokers:
         self.requests.append((asyncio.get_running_loop().time(), leader, sent))
         self.bodies.append(request)
         await asyncio.sleep(self.seconds)
+        for _, name in sent:
+            if name in self.stuck:
+                await self.stuck[name].wait()
         if leader in self.down:
             raise self.down[leader]
         return WriteTxnMarkersResponse(
@@ -323,3 +335,57 @@ def test_large_transactions_are_sent_in_several_requests() -> None:
         assert len(brokers.written) == 4
 
     with_brokers(test, orders=(1,) * 3000)
+
+
+def test_partition_that_cannot_commit_delays_no_others() -> None:
+    async def test(brokers: Brokers) -> None:
+        brokers.stuck["orders-0"] = asyncio.Event()
+        brokers.send("a", 10, "orders-0")
+        await asyncio.sleep(0.1)
+        brokers.send("b", 11, "orders-2")
+        brokers.send("c", 12, "orders-0", "orders-2")
+        await asyncio.sleep(OVERTAKE_SECONDS)
+        assert brokers.renewed == [1], "later requests do not wait for the old connection"
+        assert brokers.written == ["b"]
+        # The partition that waits gets no second request, and the other one of "c" is written.
+        assert brokers.asked()[1:] == [(1, [(11, "orders-2"), (12, "orders-2")])]
+        brokers.stuck.pop("orders-0").set()
+        await asyncio.sleep(0.1)
+        assert brokers.asked()[2:] == [(1, [(12, "orders-0")])]
+        assert brokers.written == ["b", "a", "c"]
+
+    with_brokers(test)
+
+
+def test_slow_requests_to_a_leader_are_limited() -> None:
+    async def test(brokers: Brokers) -> None:
+        names = [f"orders-{index}" for index in range(SLOW_REQUESTS_MAX + 2)]
+        for producer, name in enumerate(names):
+            brokers.stuck[name] = asyncio.Event()
+            brokers.send(name, producer, name)
+            await asyncio.sleep(0.01)
+            await asyncio.sleep(OVERTAKE_SECONDS)
+        assert len(brokers.asked()) == SLOW_REQUESTS_MAX + 1
+        for event in list(brokers.stuck.values()):
+            event.set()
+        await asyncio.sleep(0.1)
+        assert sorted(brokers.written) == names
+
+    with_brokers(test, orders=(1,) * (SLOW_REQUESTS_MAX + 2))
+
+
+def test_slow_request_that_fails_is_repeated() -> None:
+    async def test(brokers: Brokers) -> None:
+        stuck = brokers.stuck["orders-0"] = asyncio.Event()
+        brokers.send("a", 10, "orders-0")
+        await asyncio.sleep(2 * OVERTAKE_SECONDS)
+        brokers.down[1] = TimeoutError("too late")
+        del brokers.stuck["orders-0"]
+        stuck.set()
+        await asyncio.sleep(0.01)
+        assert brokers.written == []
+        brokers.down.clear()
+        await asyncio.sleep(1)
+        assert brokers.written == ["a"]
+
+    with_brokers(test)

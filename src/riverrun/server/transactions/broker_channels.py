@@ -47,6 +47,8 @@ class BrokerChannels:
         self._endpoint_of = endpoint_of
         self._services = services
         self._connections: dict[NodeId, tuple[tuple[str, int], Connection]] = {}
+        self._pending: dict[Connection, int] = {}
+        """The number of pending requests, also of replaced connections."""
         self._connecting: dict[NodeId, asyncio.Lock] = {}
 
     async def request(self, node: NodeId, key: ApiKey, message: Struct, *, timeout_s: float) -> Any:
@@ -57,7 +59,23 @@ class BrokerChannels:
         connection = await self._connect(node)
         # Private APIs are not advertised.
         version = 0 if key in PRIVATE_APIS else None
-        return await connection.request(key, message, version=version, timeout_s=timeout_s)
+        self._pending[connection] = self._pending.get(connection, 0) + 1
+        try:
+            return await connection.request(key, message, version=version, timeout_s=timeout_s)
+        finally:
+            left = self._pending.pop(connection) - 1
+            known = self._connections.get(node)
+            if left:
+                self._pending[connection] = left
+            elif known is None or known[1] is not connection:
+                connection.close()
+
+    def renew(self, node: NodeId) -> None:
+        """Use a new connection from now on. The present one is closed when it has no pending
+        request."""
+        known = self._connections.pop(node, None)
+        if known is not None and known[1] not in self._pending:
+            known[1].close()
 
     async def _connect(self, node: NodeId) -> Connection:
         async with self._connecting.setdefault(node, asyncio.Lock()):
@@ -81,6 +99,8 @@ class BrokerChannels:
 
     def close(self) -> None:
         for _, connection in self._connections.values():
+            connection.close()
+        for connection in self._pending:
             connection.close()
         self._connections.clear()
 

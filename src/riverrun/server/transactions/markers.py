@@ -7,7 +7,14 @@
 
 Markers that are queued while a request to the same broker is pending share the next request, so the
 markers of one turn of the coordinator become one write in each partition. A request is never
-pending for more than ``REQUEST_SECONDS_MAX``. Markers are repeated without limit: the transaction
+pending for more than ``REQUEST_SECONDS_MAX``.
+
+The leader responds when all partitions of a request have committed their markers. One that cannot
+commit, because a follower is slow, must not delay the others. So a request that is pending for
+``OVERTAKE_SECONDS`` is overtaken: later ones use a new connection, and leave out the partitions of
+pending requests. New requests always use the newest connection (``marker_connections.py``).
+
+Markers are repeated without limit: the transaction
 is decided, and its partitions wait for them. A partition whose topic was deleted is left out.
 
 The image of this node has every topic of the transaction that was not deleted: the partition was
@@ -48,6 +55,9 @@ if TYPE_CHECKING:
     from riverrun.server.services import BrokerServices, NodeServices
 
 REQUEST_SECONDS_MAX: Final = 10.0
+OVERTAKE_SECONDS: Final = 0.2
+SLOW_REQUESTS_MAX: Final = 4
+"""Overtaken requests to one leader. With more, the next one waits."""
 PARTITIONS_PER_REQUEST_MAX: Final = 5000
 """No transaction is added to a request that has this many partitions."""
 RETRY: Final = Backoff(first_seconds=0.02, max_seconds=1.0)
@@ -84,29 +94,38 @@ class MarkerBatch(Struct, frozen=True, eq=False):
     """Attempts in a row that failed."""
 
 
+PendingRequest = dict[PartitionKey, None]
+"""The partitions of a request that has no response yet."""
+
+
 class MarkerSender:
-    """Owns a queue and at most one pending request for each broker."""
+    """Owns a queue for each broker, and its pending requests: one, and those it has overtaken."""
 
     def __init__(
         self,
         *,
         image: Callable[[], Image],
         deliver: Deliver,
+        renew: Callable[[NodeId], None],
         close: Callable[[], None],
         clock: Clock,
         randomness: Randomness,
         metrics: Metrics,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """``close`` ends the connections of ``deliver``. ``failed`` gets exceptions that can only
-        be our bug; the node must stop then."""
+        """``renew`` lets later requests to a broker use a new connection. ``close`` ends the
+        connections of ``deliver``. ``failed`` gets exceptions that can only be our bug; the node
+        must stop then."""
         self._image = image
         self._deliver = deliver
+        self._renew = renew
         self._close = close
         self._randomness = randomness
         self._jobs: dict[tuple[PartitionIndex, str], MarkerJob] = {}
         self._queues: dict[NodeId, deque[MarkerBatch]] = {}
         self._sending: dict[NodeId, None] = {}
+        """Leaders to whose queue a task sends."""
+        self._pending: dict[NodeId, list[PendingRequest]] = {}
         self._delayed: dict[int, tuple[asyncio.TimerHandle, list[MarkerBatch]]] = {}
         self._delays = count(1)
         self._tasks = OwnedTasks(lambda _, error: failed(error))
@@ -189,6 +208,9 @@ class MarkerSender:
 
     def _enqueue(self, leader: NodeId, batch: MarkerBatch) -> None:
         self._queues.setdefault(leader, deque()).append(batch)
+        self._start_sending(leader)
+
+    def _start_sending(self, leader: NodeId) -> None:
         if leader not in self._sending:
             self._sending[leader] = None
             self._tasks.start(self._send_queue(leader))
@@ -214,35 +236,58 @@ class MarkerSender:
     # Requests
 
     async def _send_queue(self, leader: NodeId) -> None:
-        """Send the queue of a leader until it is empty.
+        """Send the queue of a leader until nothing in it may be sent.
 
         The task starts in the next event-loop iteration, so all markers of this one share the first
         request.
         """
-        queue = self._queues[leader]
-        while queue:
-            batches = self._take(queue)
-            if not batches:
-                continue
-            self._requests.value += 1
-            try:
-                response = await self._deliver(leader, _request(batches))
-            except (OSError, UnsupportedApi, KafkaError) as error:
-                if self._warnings.admit(str(leader)) is not None:
-                    log.warning("markers are not delivered", leader=leader, error=str(error))
-                self._delay(batches)
-            else:
-                self._delivered(leader, batches, response)
+        self._pending.setdefault(leader, [])
+        while batches := self._take(leader):
+            partitions = {key: None for batch in batches for key in batch.partitions}
+            self._pending[leader].append(partitions)
+            request = self._tasks.start(self._send(leader, batches, partitions))
+            limit_s = OVERTAKE_SECONDS if len(self._pending[leader]) <= SLOW_REQUESTS_MAX else None
+            await asyncio.wait([request], timeout=limit_s)
+            if not request.done():
+                self._renew(leader)
         del self._sending[leader]
 
-    def _take(self, queue: deque[MarkerBatch]) -> list[MarkerBatch]:
+    async def _send(
+        self, leader: NodeId, batches: list[MarkerBatch], partitions: PendingRequest
+    ) -> None:
+        self._requests.value += 1
+        try:
+            response = await self._deliver(leader, _request(batches))
+        except (OSError, UnsupportedApi, KafkaError) as error:
+            if self._warnings.admit(str(leader)) is not None:
+                log.warning("markers are not delivered", leader=leader, error=str(error))
+            self._delay(batches)
+        else:
+            self._delivered(leader, batches, response)
+        self._pending[leader] = [one for one in self._pending[leader] if one is not partitions]
+        if self._queues[leader]:
+            self._start_sending(leader)
+
+    def _take(self, leader: NodeId) -> list[MarkerBatch]:
+        """Remove the batches of the next request from a queue. The partitions of pending requests
+        stay, so that markers of one partition keep their order."""
+        queue = self._queues[leader]
+        busy = {key: None for request in self._pending[leader] for key in request}
         taken: list[MarkerBatch] = []
+        left: list[MarkerBatch] = []
         size = 0
         while queue and size < PARTITIONS_PER_REQUEST_MAX:
             batch = queue.popleft()
-            if self._is_current(batch.job):
-                taken.append(batch)
-                size += len(batch.partitions)
+            if not self._is_current(batch.job):
+                continue
+            free = tuple(key for key in batch.partitions if key not in busy)
+            if len(free) < len(batch.partitions):
+                waiting = tuple(key for key in batch.partitions if key in busy)
+                left.append(MarkerBatch(batch.job, waiting, batch.failures))
+            if free:
+                taken.append(MarkerBatch(batch.job, free, batch.failures))
+                size += len(free)
+        queue.extendleft(reversed(left))
         return taken
 
     def _delivered(
@@ -308,6 +353,7 @@ def build_marker_sender(
     return MarkerSender(
         image=lambda: node.metadata.current,
         deliver=deliver,
+        renew=channels.renew,
         close=channels.close,
         clock=node.clock,
         randomness=node.randomness,

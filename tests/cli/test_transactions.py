@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from riverrun.admin.transactions import hanging
 from riverrun.admin.transactions.admin import (
     CoordinatedTransaction,
     PartitionTransaction,
     check_can_abort,
     force_end,
 )
-from riverrun.admin.transactions.hanging import cause_of
+from riverrun.admin.transactions.hanging import CoordinatorsUnknown, cause_of
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.transactions import GroupMembership, ProducerFenced, TransactionalProducer
 from riverrun.model.errors import KafkaError
@@ -158,6 +159,31 @@ def test_unknown_topic_is_named(cli: Cli, words: list[str]) -> None:
     result = cli.result("transactions", *words, "--topic", "missing")
     assert result.exit_code == 4
     assert "there is no topic missing" in result.stderr
+
+
+def test_hanging_judges_nothing_if_a_coordinator_is_silent(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def search(*_: object, **__: object) -> list[Any]:
+        raise CoordinatorsUnknown("coordinators that did not answer: 2")
+
+    monkeypatch.setattr(hanging, "find_hanging", search)
+    result = cli.result("transactions", "hanging")
+    assert result.exit_code == 3
+    assert "not known which transactions hang: coordinators that did not answer: 2" in result.stderr
+
+
+def test_hanging_names_leaders_that_did_not_answer(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def search(*_: object, silent: Callable[[int], None], **__: object) -> list[Any]:
+        silent(2)
+        return []
+
+    monkeypatch.setattr(hanging, "find_hanging", search)
+    result = cli.result("transactions", "hanging")
+    assert result.exit_code == 3
+    assert "the partitions of node 2 were not checked" in result.stderr
 
 
 def test_abort_names_an_unknown_partition(cli: Cli, name: str) -> None:

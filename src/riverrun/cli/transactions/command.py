@@ -247,21 +247,22 @@ def hanging(
     if as_json:
         print_json([row.described(now_ms) for row in found])
     else:
-        print_tables([_hanging_table(found, now_ms)], Layout(has_headings=not no_headers))
+        table = _hanging_table(found, now_ms, is_complete=not silent)
+        print_tables([table], Layout(has_headings=not no_headers))
     for node in silent:
         print(f"riverrun: the partitions of node {node} were not checked", file=sys.stderr)
     if found or silent:
         raise typer.Exit(FAILED if found else UNREACHABLE)
 
 
-def _hanging_table(found: list[HangingTransaction], now_ms: int) -> Table:
+def _hanging_table(found: list[HangingTransaction], now_ms: int, *, is_complete: bool) -> Table:
     from riverrun.admin.tables import Table
 
     return Table(
         columns=(
             "topic", "partition", "start", "producer", "epoch", "age s", "held", "groups", "cause",
         ),
-        empty="no transaction hangs",
+        empty="no transaction hangs" + ("" if is_complete else " in the checked partitions"),
         rows=[
             (
                 row.open.partition.topic, row.open.partition.partition, row.open.start_offset,

@@ -1,5 +1,7 @@
 """Rows of DescribeConfigs: values, sources, synonyms (KIP-226)."""
 
+import pytest
+
 from riverrun.cluster.configs import describe_configs as config_rows
 from riverrun.cluster.configs.describe_configs import DescribeOptions
 from riverrun.metadata.image import ConfigType
@@ -92,6 +94,32 @@ def test_passwords_are_hidden() -> None:
     row = by_name(config_rows.broker_rows(make_configs(), image, ALL))["secret.word"]
     assert (row.value, row.is_sensitive, row.config_type) == (None, True, SettingKind.PASSWORD)
     assert {one.value for one in row.synonyms} == {None}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listener.name.sasl_ssl.secret.word",
+        "listener.name.sasl_ssl.plain.secret.word",
+        "of.another.version",
+        "listener.name.sasl_ssl.of.another.version",
+    ],
+)
+def test_passwords_of_listeners_and_unknown_settings_are_hidden(name: str) -> None:
+    """An unknown setting may be a secret of another version."""
+    configs = make_configs({name: "sardine"})
+    image = image_with((BROKER, "1", name, "swordfish"), (BROKER, "", name, "herring"))
+    for rows in (config_rows.broker_rows, config_rows.cluster_rows):
+        row = by_name(rows(configs, image, ALL))[name]
+        assert (row.value, row.is_sensitive) == (None, True)
+        assert {one.value for one in row.synonyms} == {None}
+
+
+def test_other_settings_of_listeners_are_shown() -> None:
+    name = "listener.name.sasl_ssl.max.connections"
+    image = image_with((BROKER, "1", name, " 5"))
+    row = by_name(config_rows.broker_rows(make_configs(), image, ALL))[name]
+    assert (row.value, row.is_sensitive, row.config_type) == ("5", False, SettingKind.INT)
 
 
 def test_cluster_rows_list_only_cluster_level_settings() -> None:

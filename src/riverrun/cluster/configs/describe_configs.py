@@ -61,7 +61,7 @@ def broker_rows(configs: Configs, image: Image, options: DescribeOptions) -> Row
     rows = []
     dynamic = {**image.config(ConfigType.BROKER, CLUSTER), **configs.broker_texts(image)}
     for name in options.select({**configs.node, **dict.fromkeys(dynamic)}):
-        setting = configs.node.get(name) or _undeclared(name)
+        setting = configs.declaration(name) or _undeclared(name)
         synonyms = _node_synonyms(configs, image, name)
         value = synonyms[0].value if synonyms else None
         rows.append(_row(setting, name, value, synonyms, options, read_only=not setting.live))
@@ -73,7 +73,7 @@ def cluster_rows(configs: Configs, image: Image, options: DescribeOptions) -> Ro
     texts = image.config(ConfigType.BROKER, CLUSTER)
     rows = []
     for name in options.select(texts):
-        setting = configs.node.get(name) or _undeclared(name)
+        setting = configs.declaration(name) or _undeclared(name)
         value = _normal(setting, name, texts[name])
         synonyms = (_synonym(name, value, ConfigSource.CLUSTER),)
         rows.append(_row(setting, name, value, synonyms, options, read_only=not setting.live))
@@ -195,12 +195,13 @@ def _created_source(configs: Configs, image: Image, name: str) -> ConfigSource:
 
 
 def _undeclared(name: str) -> Setting:
-    """A setting that the metadata holds but this version does not use."""
+    """A setting that the metadata holds but this version does not use. It may be a secret of
+    another version, so its value is never shown, as in Kafka."""
     return Setting(
         field="",
         name=name,
         topic=None,
-        kind=SettingKind.STRING,
+        kind=SettingKind.PASSWORD,
         default="",
         at_least=None,
         at_most=None,
@@ -233,7 +234,7 @@ def _node_synonyms(configs: Configs, image: Image, name: str) -> Synonyms:
         for one in family(name):
             text = text_of(one)
             if text is not None and (found or one == name):
-                setting = configs.node.get(one)
+                setting = configs.declaration(one) or _undeclared(one)
                 found.append(_synonym(one, _normal(setting, one, text), source))
     return tuple(found)
 
@@ -253,10 +254,8 @@ def _synonym(name: str, value: str | None, source: ConfigSource) -> DescribeConf
     return DescribeConfigsSynonym(name=name, value=value, source=source)
 
 
-def _normal(setting: Setting | None, name: str, text: str) -> str | None:
+def _normal(setting: Setting, name: str, text: str) -> str | None:
     """The text as Kafka writes the value; None for secrets."""
-    if setting is None:
-        return text
     if setting.kind is SettingKind.PASSWORD:
         return None
     try:

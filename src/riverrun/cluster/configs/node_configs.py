@@ -18,6 +18,7 @@ from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.model.setting_names import SYNONYMS
 from riverrun.model.settings import Setting, SettingError, SettingKind, Settings
+from riverrun.security.protocols import LISTENER_PREFIX
 from riverrun.storage.settings import TOPIC_ONLY, LogSettings
 
 S = TypeVar("S", bound=Settings)
@@ -85,6 +86,15 @@ class Configs:
             for coarse in coarse_names:
                 if coarse not in self.node and fine in self.node:
                     self.node[coarse] = _coarse_setting(self.node[fine], coarse)
+
+    def declaration(self, name: str) -> Setting | None:
+        """The declaration of a node-level setting, also if the name has the prefix of a listener or
+        of a SASL mechanism of a listener; None if there is none."""
+        if not name.startswith(LISTENER_PREFIX):
+            return self.node.get(name)
+        _, _, base = name.removeprefix(LISTENER_PREFIX).partition(".")
+        _, _, of_mechanism = base.partition(".")
+        return self.node.get(base) or self.node.get(of_mechanism)
 
     # Effective values
 

@@ -51,8 +51,10 @@ class MetadataVisibility:
             return False
         if kind == ConfigType.GROUP:
             return True
-        known = (self._configs.topic if kind == ConfigType.TOPIC else self._configs.node).get(
-            setting
+        known = (
+            self._configs.topic.get(setting)
+            if kind == ConfigType.TOPIC
+            else self._configs.declaration(setting)
         )
         return known is not None and known.kind is not SettingKind.PASSWORD
 

@@ -51,7 +51,7 @@ def orders(image: Image) -> list[object]:
         list(image.topics_by_name),
         list(image.topics_by_id),
         [(key, list(values)) for key, values in image.configs.items()],
-        list(image.entries),
+        [(kind, list(entries)) for kind, entries in image.entries.items()],
     ]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from riverrun.metadata import partitions, registrations
-from riverrun.metadata.entries import replay_entry
+from riverrun.metadata.entries import KINDS, replay_entry
 from riverrun.metadata.image import (
     BrokerImage,
     ConfigKey,
@@ -86,7 +86,7 @@ class Delta:
         self._names = _Draft(image.topics_by_name)
         self._ids = _Draft(image.topics_by_id)
         self._configs = _Draft(image.configs)
-        self._entries = _Draft(image.entries)
+        self._entries = {kind: _Draft(image.entries_of(kind)) for kind in KINDS}
         self._partitions: dict[TopicId, dict[int, PartitionImage]] = {}
         self._next_producer_id = image.next_producer_id
         self._transaction: list[Record] | None = None
@@ -118,7 +118,7 @@ class Delta:
             topics_by_id=self._ids.result(),
             configs=self._configs.result(),
             next_producer_id=self._next_producer_id,
-            entries=self._entries.result(),
+            entries={kind: found for kind in KINDS if (found := self._entries[kind].result())},
         )
 
     def finish_topics(self, *, keep: int) -> None:
@@ -331,11 +331,12 @@ class Delta:
             assert fencing.epoch == broker.epoch, f"{record} is not of epoch {broker.epoch}"
             self._set_broker(replace(broker, is_fenced=key == FENCE_BROKER))
             return
-        changed, stays = replay_entry(record)
+        kind, changed, stays = replay_entry(record)
+        entries = self._entries[kind]
         if stays:
-            self._entries[changed] = record
-        elif changed in self._entries:
-            self._entries.remove(changed)
+            entries[changed] = record
+        elif changed in entries:
+            entries.remove(changed)
 
 
 class _Draft(Generic[K, V]):

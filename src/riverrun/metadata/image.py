@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -133,13 +134,15 @@ class ControllerImage(Struct, frozen=True, kw_only=True):
 
 ConfigKey = tuple[ConfigType, str]
 EntryKey = tuple[str | int | UUID | None, ...]
+Entries = Mapping[EntryKey, "Record"]
+NO_ENTRIES: Final[Entries] = MappingProxyType({})
 
 
 class Image(Struct, frozen=True, kw_only=True):
     """``offset`` is that of the last record contained, -1 if there is none. Read-only.
 
     ``entries`` holds ACLs, SCRAM credentials, quotas and delegation tokens as their records, by
-    kind and key. No API serves them yet, but they must not be lost.
+    kind and key, without kinds that have none; see ``metadata/entries.py``.
     """
 
     offset: Offset = NO_OFFSET
@@ -152,7 +155,7 @@ class Image(Struct, frozen=True, kw_only=True):
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     configs: Mapping[ConfigKey, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: ProducerId = FIRST_PRODUCER
-    entries: Mapping[EntryKey, Record] = field(default_factory=dict)
+    entries: Mapping[int, Entries] = field(default_factory=dict)
 
     def partition(self, topic: TopicName, index: PartitionIndex) -> PartitionImage | None:
         known = self.topics_by_name.get(topic)
@@ -163,6 +166,10 @@ class Image(Struct, frozen=True, kw_only=True):
     def config(self, kind: ConfigType, name: str) -> Mapping[str, str]:
         """Settings of that resource itself. The cluster's defaults are those of BROKER ""."""
         return self.configs.get((kind, name), {})
+
+    def entries_of(self, kind: int) -> Entries:
+        """The entries of a kind: the same object until one of that kind changes."""
+        return self.entries.get(kind, NO_ENTRIES)
 
     def is_active(self, node: NodeId) -> bool:
         """Registered, not fenced and not shutting down: may lead and may join an ISR."""

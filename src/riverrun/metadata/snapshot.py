@@ -71,7 +71,8 @@ def records_of(image: Image) -> Iterator[Record]:
         yield ProducerIdsRecord(
             broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id
         )
-    yield from image.entries.values()
+    for entries in image.entries.values():
+        yield from entries.values()
 
 
 def snapshot_batches(image: Image, voters: Sequence[Voter], now_ms: int) -> Iterator[bytes]:

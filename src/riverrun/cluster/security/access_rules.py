@@ -50,9 +50,8 @@ NO_ID: Final = UUID(int=0)
 
 def acls_of(image: Image) -> Iterator[Acl]:
     """All rules in the metadata."""
-    for key, record in image.entries.items():
-        if key[0] == ACCESS_CONTROL_ENTRY:
-            yield _acl(cast(AccessControlEntryRecord, record))
+    for record in image.entries_of(ACCESS_CONTROL_ENTRY).values():
+        yield _acl(cast(AccessControlEntryRecord, record))
 
 
 def _acl(record: AccessControlEntryRecord) -> Acl:

@@ -53,11 +53,10 @@ def quotas_of(image: Image) -> Iterator[ClientQuota]:
 
 
 def _stored(image: Image) -> Iterator[tuple[Entity, str, float]]:
-    for entry, record in image.entries.items():
-        if entry[0] == CLIENT_QUOTA:
-            quota = cast(ClientQuotaRecord, record)
-            entity = {part.entity_type: part.entity_name for part in quota.entity}
-            yield entity, quota.key, quota.value
+    for record in image.entries_of(CLIENT_QUOTA).values():
+        quota = cast(ClientQuotaRecord, record)
+        entity = {part.entity_type: part.entity_name for part in quota.entity}
+        yield entity, quota.key, quota.value
 
 
 def alter_client_quotas(
@@ -134,7 +133,7 @@ def _records(
             value=0.0 if change.remove else change.value,
             remove=change.remove,
         )
-        before = image.entries.get(quota_key(record))
+        before = image.entries_of(CLIENT_QUOTA).get(quota_key(record))
         if before != (None if change.remove else record):
             yield record
 

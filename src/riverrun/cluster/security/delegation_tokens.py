@@ -60,13 +60,12 @@ def check_principals(owner: Principal, request: CreateDelegationTokenRequest) ->
 
 
 def tokens_of(image: Image) -> Iterator[DelegationTokenRecord]:
-    for key, record in image.entries.items():
-        if key[0] == DELEGATION_TOKEN:
-            yield cast(DelegationTokenRecord, record)
+    for record in image.entries_of(DELEGATION_TOKEN).values():
+        yield cast(DelegationTokenRecord, record)
 
 
 def token_named(image: Image, token_id: str) -> DelegationTokenRecord | None:
-    found = image.entries.get((DELEGATION_TOKEN, token_id))
+    found = image.entries_of(DELEGATION_TOKEN).get((token_id,))
     return None if found is None else cast(DelegationTokenRecord, found)
 
 

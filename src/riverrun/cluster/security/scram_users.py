@@ -98,7 +98,7 @@ def _refusal(image: Image, name: str, changes: list[Change]) -> Refusal | None:
 
 def _refusal_of(image: Image, name: str, change: Change) -> Refusal | None:
     if isinstance(change, ScramCredentialDeletion):
-        if (USER_SCRAM_CREDENTIAL, name, change.mechanism) in image.entries:
+        if (name, change.mechanism) in image.entries_of(USER_SCRAM_CREDENTIAL):
             return None
         return (
             ErrorCode.RESOURCE_NOT_FOUND,
@@ -162,11 +162,10 @@ def describe_user_scram_credentials(
 
 
 def _credentials(image: Image) -> Iterator[tuple[str, CredentialInfo]]:
-    for key, record in image.entries.items():
-        if key[0] == USER_SCRAM_CREDENTIAL:
-            found = cast(UserScramCredentialRecord, record)
-            info = CredentialInfo(mechanism=found.mechanism, iterations=found.iterations)
-            yield found.name, info
+    for record in image.entries_of(USER_SCRAM_CREDENTIAL).values():
+        found = cast(UserScramCredentialRecord, record)
+        info = CredentialInfo(mechanism=found.mechanism, iterations=found.iterations)
+        yield found.name, info
 
 
 def _described(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from riverrun.metadata.delta import Delta
+from riverrun.metadata.entries import KINDS
 from riverrun.metadata.image import (
     BrokerImage,
     ConfigKey,
@@ -197,9 +198,10 @@ def changes_between(before: Image, after: Image, naming: Naming) -> Iterator[Met
         yield _config_change(key, was, now, naming)
     for name, (was_level, level) in _pairs(before.features, after.features):
         yield _change("feature", name, _level(was_level), _level(level))
-    for _, (old_entry, new_entry) in _pairs(before.entries, after.entries):
-        if naming.sees(new_entry if new_entry is not None else old_entry):
-            yield _entry_change(old_entry, new_entry)
+    for kind in KINDS:
+        for _, (old_entry, new_entry) in _pairs(before.entries_of(kind), after.entries_of(kind)):
+            if naming.sees(new_entry if new_entry is not None else old_entry):
+                yield _entry_change(old_entry, new_entry)
 
 
 def _topics(before: Image, after: Image, naming: Naming) -> Iterator[MetadataChange | None]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from riverrun.cluster.security.access_rules import acls_of
-from riverrun.metadata.image import ConfigType, EntryKey, Image
+from riverrun.metadata.entries import ACCESS_CONTROL_ENTRY
+from riverrun.metadata.image import ConfigType, Entries, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.security.acls import (
     CLUSTER_NAME,
@@ -144,17 +145,19 @@ class AccessControl:
         self._is_open = settings.is_open
         self._image = image
         self._audit = audit
-        self._entries: Mapping[EntryKey, Any] | None = None
+        self._acls: Entries | None = None
         self._current = Authorizer(())
 
     @property
     def authorizer(self) -> Authorizer:
-        """Decides by the newest published rules. Images share unchanged entries."""
-        entries = self._image().entries
-        if entries is not self._entries:
-            self._entries = entries
+        """Decides by the newest published rules. Images share unchanged rules, so other changes of
+        the metadata keep the decisions that the authorizer remembers."""
+        image = self._image()
+        acls = image.entries_of(ACCESS_CONTROL_ENTRY)
+        if acls is not self._acls:
+            self._acls = acls
             self._current = Authorizer(
-                acls_of(self._image()), super_users=self._super_users, is_open=self._is_open
+                acls_of(image), super_users=self._super_users, is_open=self._is_open
             )
         return self._current
 

@@ -6,15 +6,16 @@ one use. Without quotas of clients ``is_active`` is false, and requests cost not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from riverrun.cluster.security.client_quotas import quotas_of
 from riverrun.metadata.delta import Delta
-from riverrun.metadata.image import EntryKey, Image
+from riverrun.metadata.entries import CLIENT_QUOTA
+from riverrun.metadata.image import Entries, Image
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.settings import INT_MAX
 from riverrun.ports.clock import Clock
@@ -102,7 +103,7 @@ class ClientQuotas:
         self._settings = settings
         self._clock = clock
         self.exempt_listener = exempt_listener
-        self._entries: Mapping[EntryKey, Any] | None = None
+        self._entries: Entries | None = None
         self._uses: dict[tuple[QuotaKind, str, str], QuotaUse] = {}
         self._found: dict[tuple[QuotaKind, str, str], QuotaUse | None] = {}
         self._throttled = {
@@ -132,10 +133,11 @@ class ClientQuotas:
         )
 
     def published(self, _: Delta, image: Image) -> None:
-        """A subscriber of metadata images, which share unchanged entries."""
-        if image.entries is self._entries:
+        """A subscriber of metadata images, which share unchanged quotas."""
+        entries = image.entries_of(CLIENT_QUOTA)
+        if entries is self._entries:
             return
-        self._entries = image.entries
+        self._entries = entries
         self.table = QuotaTable(quotas_of(image))
         self._found.clear()
         if not self.table.has_clients:

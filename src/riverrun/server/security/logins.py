@@ -21,7 +21,7 @@ Tokens = Callable[[ScramMechanism, str], TokenLogin | None]
 
 
 def scram_credential(image: Image, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-    found = image.entries.get((USER_SCRAM_CREDENTIAL, user, mechanism.value))
+    found = image.entries_of(USER_SCRAM_CREDENTIAL).get((user, mechanism.value))
     if found is None:
         return None
     record = cast("UserScramCredentialRecord", found)

@@ -19,6 +19,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from riverrun.model.settings import SettingError
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import SystemRandomness
+from riverrun.security.decoys import DEFAULT_FORM, decoy_credential
 from riverrun.security.mechanisms import SaslMechanism
 from riverrun.security.oauthbearer import OauthError, bearer_message
 from riverrun.security.principal import Principal
@@ -170,6 +171,9 @@ class Issued:
     def token(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
         return None
 
+    def decoy(self, mechanism: ScramMechanism, user: str, *, is_token: bool) -> ScramCredential:
+        return decoy_credential(mechanism, b"secret", user, DEFAULT_FORM)
+
     def password(self, user: str) -> str | None:
         return None
 
@@ -178,7 +182,7 @@ class Issued:
 
 
 def conversation() -> SaslSession:
-    session = SaslSession(Issued(), [SaslMechanism.OAUTHBEARER], secret=b"s", nonce=lambda: "n")
+    session = SaslSession(Issued(), [SaslMechanism.OAUTHBEARER], nonce=lambda: "n")
     assert session.handshake("OAUTHBEARER")
     return session
 

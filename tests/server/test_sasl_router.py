@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.model.errors import ErrorCode
+from riverrun.security.decoys import DEFAULT_FORM, decoy_credential
 from riverrun.security.mechanisms import SaslMechanism
 from riverrun.security.oauthbearer import OauthError, bearer_message
 from riverrun.security.plain import plain_message
@@ -44,6 +45,9 @@ class Users:
     def token(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
         return None
 
+    def decoy(self, mechanism: ScramMechanism, user: str, *, is_token: bool) -> ScramCredential:
+        return decoy_credential(mechanism, b"secret", user, DEFAULT_FORM)
+
     def password(self, user: str) -> str | None:
         return {"ann": "secret"}.get(user)
 
@@ -65,7 +69,7 @@ class Client:
         self.clock = network.clock
         self.principals: list[Principal] = []
         self.failures: list[bytes] = []
-        session = SaslSession(Users(), mechanisms, secret=b"secret", nonce=lambda: "nonce")
+        session = SaslSession(Users(), mechanisms, nonce=lambda: "nonce")
         self._router = SaslRouter(
             network.router,
             session,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from riverrun.cluster.security.scram_decoys import ScramDecoys
 from riverrun.cluster.security.token_settings import DelegationTokenSettings
 from riverrun.metadata.image import Image
 from riverrun.metadata.schema.delegation_token_record import DelegationTokenRecord
@@ -53,8 +54,13 @@ class TokenListener:
         is_token: bool = True,
     ) -> LoginStep:
         """The last step of a login. Raises ``LoginFailed``."""
-        logins = ListenerLogins(lambda: self.image, passwords={}, tokens=self.tokens.find)
-        session = SaslSession(logins, list(SaslMechanism), secret=b"x", nonce=lambda: "server")
+        logins = ListenerLogins(
+            lambda: self.image,
+            passwords={},
+            decoys=ScramDecoys(lambda: self.image, b"x"),
+            tokens=self.tokens,
+        )
+        session = SaslSession(logins, list(SaslMechanism), nonce=lambda: "server")
         assert session.handshake(mechanism.title)
         used = password or token_password(token_hmac(KEY, token_id))
         client = ScramClient(mechanism, token_id, used, "client", is_token=is_token)

@@ -10,7 +10,12 @@ from typing import Final
 from riverrun.admin.requests import NotFound, check
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.security.scram import SALT_BYTES, ScramMechanism, salted_password
+from riverrun.security.scram import (
+    ITERATIONS_DEFAULT,
+    SALT_BYTES,
+    ScramMechanism,
+    salted_password,
+)
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.alter_user_scram_credentials_request import (
     AlterUserScramCredentialsRequest,
@@ -28,7 +33,6 @@ from riverrun.wire.messages.describe_user_scram_credentials_response import (
     DescribeUserScramCredentialsResponse,
 )
 
-ITERATIONS: Final = 8192
 MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism}
 
 
@@ -135,9 +139,9 @@ async def set_password(
         upsertion = ScramCredentialUpsertion(
             name=name,
             mechanism=mechanism.value,
-            iterations=ITERATIONS,
+            iterations=ITERATIONS_DEFAULT,
             salt=salt,
-            salted_password=salted_password(mechanism, password, salt, ITERATIONS),
+            salted_password=salted_password(mechanism, password, salt, ITERATIONS_DEFAULT),
         )
         await _alter(pool, name, upsertions=(upsertion,))
 

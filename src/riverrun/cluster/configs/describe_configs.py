@@ -14,7 +14,7 @@ from riverrun.cluster.configs.node_configs import CLUSTER, Configs, ConfigSource
 from riverrun.cluster.configs.values import BadValue, parse, render
 from riverrun.metadata.image import ConfigType, Image
 from riverrun.model.settings import Setting, SettingKind
-from riverrun.placement.planner.stored_plan import ALL_PLANS, HEADER, MODES
+from riverrun.placement.planner.stored_plan import ALL_PLANS, DECOYS, HEADER, MODES
 from riverrun.storage.settings import TOPIC_ONLY
 from riverrun.wire.messages.create_topics_response import CreatableTopicConfigs
 from riverrun.wire.messages.describe_configs_response import (
@@ -119,7 +119,7 @@ def plan_rows(image: Image, plan: str, options: DescribeOptions) -> Rows | None:
         texts = {name: image.configs[ConfigType.PLAN, name][HEADER] for name in plan_ids(image)}
     elif plan == MODES:
         texts = mode_texts(image)
-    elif (ConfigType.PLAN, plan) in image.configs:
+    elif plan != DECOYS and (ConfigType.PLAN, plan) in image.configs:
         texts = dict(image.config(ConfigType.PLAN, plan))
     else:
         return None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from riverrun.cluster.decision import Decision, check_size
+from riverrun.cluster.security.scram_decoys import secret_records
 from riverrun.metadata.entries import USER_SCRAM_CREDENTIAL
 from riverrun.metadata.image import Image
 from riverrun.metadata.schema.remove_user_scram_credential_record import (
@@ -17,6 +18,7 @@ from riverrun.metadata.schema.remove_user_scram_credential_record import (
 )
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.errors import ErrorCode
+from riverrun.ports.randomness import Randomness
 from riverrun.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -53,7 +55,7 @@ Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
 def alter_user_scram_credentials(
-    image: Image, request: AlterUserScramCredentialsRequest
+    image: Image, request: AlterUserScramCredentialsRequest, randomness: Randomness
 ) -> Decision[AlterUserScramCredentialsResponse]:
     """Change users one by one. If one change of a user is refused, none of its changes is made."""
     check_size(len(request.deletions) + len(request.upsertions))
@@ -72,6 +74,8 @@ def alter_user_scram_credentials(
         results.append(
             AlterUserScramCredentialsResult(user=name, error_code=code, error_message=message)
         )
+    if records:
+        records += secret_records(image, randomness)
     return Decision(
         records=tuple(records),
         response=AlterUserScramCredentialsResponse(throttle_time_ms=0, results=tuple(results)),

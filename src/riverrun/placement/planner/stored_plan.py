@@ -37,6 +37,9 @@ ROLLBACKS: Final = "rollbacks"
 """The resource with the reasons of the last rollbacks. It is not a plan: it has no header."""
 AWAY: Final = "away"
 """The resource with the times since when brokers are away. It is not a plan: it has no header."""
+DECOYS: Final = "decoys"
+"""The resource with the secret of SCRAM credentials for unknown users; see
+``cluster/security/scram_decoys.py``. It is not a plan, and no client can read it."""
 ALL_PLANS: Final = "plans"
 """The resource that lists the headers of all plans by their ids."""
 MODES: Final = "modes"
@@ -62,7 +65,7 @@ FAILURES_MAX: Final = 50
 """Failed moves that the result of a plan names; the others are only counted."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
-_RESERVED: Final = (SUGGESTION, ROLLBACKS, AWAY, ALL_PLANS, MODES)
+_RESERVED: Final = (SUGGESTION, ROLLBACKS, AWAY, DECOYS, ALL_PLANS, MODES)
 T = TypeVar("T")
 
 

@@ -31,7 +31,7 @@ from riverrun.metadata.schema.user_scram_credential_record import UserScramCrede
 from riverrun.metadata.snapshot import BOOTSTRAP, InvalidSnapshot, Snapshot, SnapshotId
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import LeaderEpoch, Offset
-from riverrun.placement.planner.stored_plan import AWAY, ROLLBACKS, SUGGESTION
+from riverrun.placement.planner.stored_plan import AWAY, DECOYS, ROLLBACKS, SUGGESTION
 from riverrun.ports.aio import Yielder
 from riverrun.server.facts.metadata_events import (
     SCRAM_MECHANISMS,
@@ -294,6 +294,7 @@ def _level(level: int | None) -> dict[str, Any] | None:
 
 _NOT_PLANS: Final = {
     AWAY: "nodes that are away",
+    DECOYS: "secret for logins of unknown users",
     ROLLBACKS: "reasons of undone moves",
     SUGGESTION: "suggestion to balance",
 }

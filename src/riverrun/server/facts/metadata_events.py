@@ -302,15 +302,15 @@ def _absences(records: Sequence[ConfigRecord]) -> tuple[str, str, str]:
 
 
 def _stored_plan(name: str) -> tuple[str, str, str]:
-    match name:
-        case stored_plan.SUGGESTION:
-            return "move", name, "The controller's suggestion to balance was updated."
-        case stored_plan.ROLLBACKS:
-            return "move", name, "The reasons of the last undone moves changed."
-        case _:
-            return "move", name, f"The plan {name} was updated."
+    kind, text = _NOT_PLANS.get(name, ("move", f"The plan {name} was updated."))
+    return kind, name, text
 
 
+_NOT_PLANS: Final = {
+    stored_plan.SUGGESTION: ("move", "The controller's suggestion to balance was updated."),
+    stored_plan.ROLLBACKS: ("move", "The reasons of the last undone moves changed."),
+    stored_plan.DECOYS: ("user", "The secret for logins of unknown users was created."),
+}
 _MANY: Final = {
     "election": "{count} partitions have new leaders",
     "isr": "The in-sync replicas of {count} partitions changed",

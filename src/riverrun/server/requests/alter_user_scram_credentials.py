@@ -23,7 +23,9 @@ from riverrun.wire.messages.alter_user_scram_credentials_response import (
 def handle(
     services: NodeServices, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Awaitable[AlterUserScramCredentialsResponse]:
-    return services.controller.submit(lambda image: alter_user_scram_credentials(image, request))
+    return services.controller.submit(
+        lambda image: alter_user_scram_credentials(image, request, services.randomness)
+    )
 
 
 def failed(

@@ -7,18 +7,23 @@ written by the controller that founds the cluster.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from riverrun.cluster.security.scram_decoys import secret_records
 from riverrun.cluster.security.scram_users import user_record
+from riverrun.metadata.image import Image
 from riverrun.model.settings import SettingError
 from riverrun.ports.randomness import Randomness
-from riverrun.security.scram import SALT_BYTES, ScramMechanism, salted_password
+from riverrun.security.scram import (
+    ITERATIONS_DEFAULT,
+    SALT_BYTES,
+    ScramMechanism,
+    salted_password,
+)
 from riverrun.server.security.settings import AuthorizationSettings
 
 if TYPE_CHECKING:
     from riverrun.metadata.records import Record
-
-ITERATIONS: Final = 8192
 
 
 def first_password(settings: AuthorizationSettings) -> str:
@@ -42,13 +47,14 @@ def first_password(settings: AuthorizationSettings) -> str:
 def first_user_records(
     settings: AuthorizationSettings, randomness: Randomness
 ) -> tuple[Record, ...]:
-    """The user with SCRAM-SHA-512; empty if no first user is wanted."""
+    """The user with SCRAM-SHA-512, and the secret for unknown users; empty if no first user is
+    wanted."""
     if not settings.bootstrap_user:
         return ()
     mechanism = ScramMechanism.SHA_512
     salt = (randomness.uuid().bytes + randomness.uuid().bytes)[:SALT_BYTES]
-    salted = salted_password(mechanism, first_password(settings), salt, ITERATIONS)
+    salted = salted_password(mechanism, first_password(settings), salt, ITERATIONS_DEFAULT)
     record = user_record(
-        settings.bootstrap_user, mechanism, salted=salted, salt=salt, iterations=ITERATIONS
+        settings.bootstrap_user, mechanism, salted=salted, salt=salt, iterations=ITERATIONS_DEFAULT
     )
-    return (record,)
+    return record, *secret_records(Image(), randomness)

@@ -82,7 +82,6 @@ class ListenerGuard:
         mapping_rules: Sequence[MappingRule],
         sasl: SaslSettings,
         logins: Logins,
-        secret: bytes,
         nonce: Callable[[], str],
         clock: Clock,
         login_log: LoginLog,
@@ -94,7 +93,6 @@ class ListenerGuard:
         self._certificate = certificate
         self._mapping_rules = mapping_rules
         self._logins = logins
-        self._secret = secret
         self._nonce = nonce
         self._clock = clock
         self._login_log = login_log
@@ -129,7 +127,6 @@ class ListenerGuard:
         session = SaslSession(
             self._logins,
             [SaslMechanism(name) for name in self.sasl.mechanisms],
-            secret=self._secret,
             nonce=self._nonce,
         )
         return SaslRouter(

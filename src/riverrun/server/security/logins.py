@@ -6,18 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from riverrun.cluster.security.scram_decoys import ScramDecoys
 from riverrun.metadata.entries import USER_SCRAM_CREDENTIAL
 from riverrun.metadata.image import Image
 from riverrun.security.oauthbearer import OauthError
 from riverrun.security.scram import ScramCredential, ScramMechanism
 from riverrun.security.tokens import AcceptedToken
 from riverrun.server.security.sasl_session import TokenLogin
+from riverrun.server.security.token_logins import TokenLogins
 
 if TYPE_CHECKING:
     from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 
 Bearer = Callable[[str], AcceptedToken]
-Tokens = Callable[[ScramMechanism, str], TokenLogin | None]
 
 
 def scram_credential(image: Image, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
@@ -41,20 +42,26 @@ class ListenerLogins:
         image: Callable[[], Image],
         *,
         passwords: Mapping[str, str],
+        decoys: ScramDecoys,
+        tokens: TokenLogins,
         bearer: Bearer | None = None,
-        tokens: Tokens | None = None,
     ) -> None:
         """``passwords`` are the users of PLAIN."""
         self._image = image
         self._passwords = passwords
-        self._bearer = bearer
+        self._decoys = decoys
         self._tokens = tokens
+        self._bearer = bearer
 
     def scram(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         return scram_credential(self._image(), mechanism, user)
 
     def token(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
-        return None if self._tokens is None else self._tokens(mechanism, token_id)
+        return self._tokens.find(mechanism, token_id)
+
+    def decoy(self, mechanism: ScramMechanism, user: str, *, is_token: bool) -> ScramCredential:
+        decoy = self._tokens.decoy if is_token else self._decoys.credential
+        return decoy(mechanism, user)
 
     def password(self, user: str) -> str | None:
         return self._passwords.get(user)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from riverrun.client.security import ClientSecurity, SaslLogin, sasl_login
+from riverrun.cluster.security.scram_decoys import ScramDecoys
 from riverrun.cluster.security.token_settings import DelegationTokenSettings
 from riverrun.metadata.image import BrokerImage, Endpoint, Image
 from riverrun.model.settings import SettingError
@@ -64,9 +65,10 @@ class NodeSecurity:
         self._randomness = randomness
         self._image = image
         self._login_log = LoginLog(metrics, audit)
-        self._secret = randomness.uuid().bytes + randomness.uuid().bytes
+        secret = randomness.uuid().bytes + randomness.uuid().bytes
+        self._decoys = ScramDecoys(image, secret)
         self._token_logins = TokenLogins(
-            DelegationTokenSettings.from_texts(texts), image, clock, self._secret
+            DelegationTokenSettings.from_texts(texts), image, clock, secret
         )
         self.protocols = listener_protocols(texts, listeners)
         self.inter_broker_listener = inter_broker_listener(texts, self.protocols)
@@ -137,9 +139,9 @@ class NodeSecurity:
                 self._image,
                 passwords=self._plain_users(name),
                 bearer=bearer,
-                tokens=self._token_logins.find,
+                decoys=self._decoys,
+                tokens=self._token_logins,
             ),
-            secret=self._secret,
             nonce=lambda: self._randomness.uuid().hex,
             clock=self._clock,
             login_log=self._login_log,

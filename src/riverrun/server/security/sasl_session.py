@@ -30,7 +30,6 @@ from riverrun.security.scram import (
     ScramError,
     ScramMechanism,
     ScramServer,
-    decoy_credential,
     parse_client_first,
 )
 from riverrun.security.tokens import AcceptedToken
@@ -70,6 +69,9 @@ class Logins(Protocol):
 
     def token(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None: ...
 
+    def decoy(self, mechanism: ScramMechanism, user: str, *, is_token: bool) -> ScramCredential:
+        """A credential for a user or token that does not exist. No password fits it."""
+
     def password(self, user: str) -> str | None:
         """The password of a user of PLAIN."""
 
@@ -93,13 +95,10 @@ class SaslSession:
         logins: Logins,
         mechanisms: Sequence[SaslMechanism],
         *,
-        secret: bytes,
         nonce: Callable[[], str],
     ) -> None:
-        """``secret`` derives the salts of users that do not exist."""
         self._logins = logins
         self._mechanisms = {mechanism.value: mechanism for mechanism in mechanisms}
-        self._secret = secret
         self._nonce = nonce
         self.phase = LoginPhase.START
         self.mechanism: SaslMechanism | None = None
@@ -143,7 +142,7 @@ class SaslSession:
     def _begin(self, mechanism: SaslMechanism) -> _Conversation:
         scram = mechanism.scram
         if scram is not None:
-            return _ScramConversation(scram, self._logins, self._secret, self._nonce)
+            return _ScramConversation(scram, self._logins, self._nonce)
         if mechanism is SaslMechanism.PLAIN:
             return _PlainConversation(self._logins)
         return _BearerConversation(self._logins)
@@ -172,12 +171,9 @@ class _PlainConversation:
 
 
 class _ScramConversation:
-    def __init__(
-        self, mechanism: ScramMechanism, logins: Logins, secret: bytes, nonce: Callable[[], str]
-    ) -> None:
+    def __init__(self, mechanism: ScramMechanism, logins: Logins, nonce: Callable[[], str]) -> None:
         self._mechanism = mechanism
         self._logins = logins
-        self._secret = secret
         self._nonce = nonce
         self._server: ScramServer | None = None
         self._principal: Principal | None = None
@@ -214,7 +210,7 @@ class _ScramConversation:
         else:
             credential = self._logins.scram(self._mechanism, first.user)
         if credential is None:
-            credential = decoy_credential(self._mechanism, self._secret, first.user)
+            credential = self._logins.decoy(self._mechanism, first.user, is_token=first.is_token)
         self._server = ScramServer(self._mechanism, first, credential, self._nonce())
         return LoginStep(reply=self._server.server_first.encode())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +9,7 @@ from riverrun.cluster.security.delegation_tokens import is_expired, token_named
 from riverrun.cluster.security.token_settings import DelegationTokenSettings
 from riverrun.metadata.image import Image
 from riverrun.ports.clock import Clock
+from riverrun.security.decoys import CredentialForm, decoy_credential
 from riverrun.security.delegation_tokens import token_hmac, token_password
 from riverrun.security.principal import USER, Principal
 from riverrun.security.scram import (
@@ -22,6 +22,7 @@ from riverrun.security.scram import (
 )
 from riverrun.server.security.sasl_session import TokenLogin
 
+_FORM: Final = CredentialForm(iterations=ITERATIONS_MIN, salt_bytes=SALT_BYTES)
 CREDENTIALS_MAX: Final = 1000
 """Tokens whose credential is remembered. Deriving one takes some milliseconds."""
 
@@ -36,7 +37,7 @@ class TokenLogins:
         clock: Clock,
         secret: bytes,
     ) -> None:
-        """``secret`` derives the salts."""
+        """``secret`` derives the salts, and the credentials of unknown tokens."""
         self._settings = settings
         self._image = image
         self._clock = clock
@@ -62,6 +63,10 @@ class TokenLogins:
             expires_at=token.expiration_timestamp / 1000,
         )
 
+    def decoy(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
+        """The credential of a token that does not exist. No secret fits it."""
+        return decoy_credential(mechanism, self._secret, token_id, _FORM)
+
     def _credential(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
         key = mechanism, token_id
         known = self._credentials.get(key)
@@ -69,8 +74,8 @@ class TokenLogins:
             if len(self._credentials) >= CREDENTIALS_MAX:
                 self._credentials.clear()
             password = token_password(token_hmac(self._settings.secret_key, token_id))
-            salt = hmac.digest(self._secret, token_id.encode(), "sha512")[:SALT_BYTES]
-            salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
-            known = credential_of(mechanism, salted, salt, ITERATIONS_MIN)
+            salt = self.decoy(mechanism, token_id).salt
+            salted = salted_password(mechanism, password, salt, _FORM.iterations)
+            known = credential_of(mechanism, salted, salt, _FORM.iterations)
             self._credentials[key] = known
         return known

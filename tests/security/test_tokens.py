@@ -32,7 +32,7 @@ from riverrun.security.tokens import (
     accept_token,
     parse_keys,
 )
-from riverrun.server.security.bearer_keys import EARLY_EVERY_SECONDS, BearerKeys
+from riverrun.server.security.bearer_keys import EARLY_EVERY_SECONDS, BearerKeys, key_source
 from riverrun.server.security.sasl_session import LoginFailed, SaslSession, TokenLogin
 from riverrun.server.security.settings import SaslSettings
 
@@ -246,7 +246,10 @@ class Issuer:
         self.clock = Clock()
         settings = SaslSettings(jwks_url=f"file://{file}", jwks_backoff_ms=1)
         self.keys = BearerKeys(
-            settings, clock=self.clock, randomness=SystemRandomness(), metrics=Metrics()
+            key_source(settings),
+            clock=self.clock,
+            randomness=SystemRandomness(),
+            metrics=Metrics(),
         )
 
     def publish(self, **keys: Any) -> None:
@@ -254,7 +257,7 @@ class Issuer:
 
     def accepts(self, token: str) -> bool:
         try:
-            return self.keys.accept(token).subject == "olga"
+            return self.keys.accept(TokenRules(), token).subject == "olga"
         except OauthError:
             return False
 
@@ -300,7 +303,7 @@ def test_keys_are_kept_while_they_cannot_be_read(tmp_path: Path) -> None:
             (tmp_path / "jwks.json").write_text("not a key set")
             issuer.clock.seconds += EARLY_EVERY_SECONDS
             with pytest.raises(UnknownKey):
-                issuer.keys.accept(signed(CURVE, "ES256", "k2"))
+                issuer.keys.accept(TokenRules(), signed(CURVE, "ES256", "k2"))
             for _ in range(100):
                 await asyncio.sleep(0)
                 assert issuer.accepts(signed())
@@ -314,9 +317,4 @@ def test_keys_are_kept_while_they_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["", "ftp://issuer.example/keys", "keys.json"])
 def test_listener_without_published_keys_does_not_start(url: str) -> None:
     with pytest.raises(SettingError):
-        BearerKeys(
-            SaslSettings(jwks_url=url),
-            clock=Clock(),
-            randomness=SystemRandomness(),
-            metrics=Metrics(),
-        )
+        key_source(SaslSettings(jwks_url=url))

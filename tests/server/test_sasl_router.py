@@ -75,7 +75,7 @@ class Client:
             session,
             self,
             clock=self.clock,
-            session_ms_max=session_ms_max,
+            session_ms_max=dict.fromkeys(mechanisms, session_ms_max),
             events=self,
         )
 

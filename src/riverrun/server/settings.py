@@ -49,6 +49,7 @@ from riverrun.server.security.settings import (
     ListenerSettings,
     SaslSettings,
     TlsFileSettings,
+    check_prefixes,
     inter_broker_listener,
     listener_protocols,
     prefixed_setting,
@@ -268,7 +269,9 @@ class NodeSettings:
         if made.formation.is_broker:
             made.client_addresses()
         made.advertised()
-        protocols = listener_protocols(texts, [address.name for address in made.listening()])
+        names = [address.name for address in made.listening()]
+        check_prefixes(texts, names, is_broker=made.formation.is_broker)
+        protocols = listener_protocols(texts, names)
         inter_broker_listener(texts, protocols)
         if made.formation.seeds() and made.formation.is_controller:
             made._check_controller()
@@ -381,7 +384,8 @@ def declared_settings() -> tuple[Setting, ...]:
 
 
 def _unknown(name: str, text: str, known: Sequence[str]) -> SettingError:
-    near = get_close_matches(name, known, n=1)
+    is_prefixed = prefixed_setting(name.lower()) is not None
+    near = [name.lower()] if is_prefixed else get_close_matches(name, known, n=1)
     hint = "`riverrun docs settings` lists them"
     if name in RENAMED:
         hint = f"here its name is {RENAMED[name]}"

@@ -1,6 +1,7 @@
 """The published keys (JWKS) that sign bearer tokens.
 
-They are read at the start and every hour, and early when a token names an unknown key.
+They are read at the start and every hour, and early when a token names an unknown key. Listeners
+with the same keys share them, and each has rules of its own for the tokens that it accepts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import structlog
+from msgspec import Struct
 
 from riverrun.model.settings import SettingError
 from riverrun.ports.aio import Backoff
@@ -41,32 +43,53 @@ issuer."""
 SCHEMES: Final = ("https", "http", "file")
 
 
+class KeySource(Struct, frozen=True, kw_only=True):
+    """Where keys are published, and how often they are read."""
+
+    url: str
+    refresh_seconds: float
+    backoff_seconds: float
+    backoff_seconds_max: float
+
+
+def key_source(settings: SaslSettings) -> KeySource:
+    """Raises ``SettingError``."""
+    name, url = "sasl.oauthbearer.jwks.endpoint.url", settings.jwks_url
+    if not url:
+        raise SettingError(name, "", "OAUTHBEARER needs the issuer's keys")
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
+        raise SettingError(name, url, "a https: or file: URL")
+    if scheme == "http":
+        log.warning("the keys that sign tokens come without protection; use https", url=url)
+    return KeySource(
+        url=url,
+        refresh_seconds=settings.jwks_refresh_ms / 1000,
+        backoff_seconds=settings.jwks_backoff_ms / 1000,
+        backoff_seconds_max=settings.jwks_backoff_max_ms / 1000,
+    )
+
+
+def token_rules(settings: SaslSettings) -> TokenRules:
+    return TokenRules(
+        audience=settings.token_audience,
+        issuer=settings.token_issuer,
+        scope_claim=settings.token_scope_claim,
+        subject_claim=settings.token_subject_claim,
+        clock_skew_seconds=settings.token_skew_seconds,
+    )
+
+
 class BearerKeys:
     """Accepts tokens by the newest keys. ``run`` until cancelled."""
 
     def __init__(
-        self, settings: SaslSettings, *, clock: Clock, randomness: Randomness, metrics: Metrics
+        self, source: KeySource, *, clock: Clock, randomness: Randomness, metrics: Metrics
     ) -> None:
-        if not settings.jwks_url:
-            raise SettingError(
-                "sasl.oauthbearer.jwks.endpoint.url", "", "OAUTHBEARER needs the issuer's keys"
-            )
-        if urlsplit(settings.jwks_url).scheme not in SCHEMES:
-            raise SettingError(
-                "sasl.oauthbearer.jwks.endpoint.url", settings.jwks_url, "a https: or file: URL"
-            )
-        self._url = settings.jwks_url
-        self._refresh_seconds = settings.jwks_refresh_ms / 1000
+        self._url = source.url
+        self._refresh_seconds = source.refresh_seconds
         self._backoff = Backoff(
-            first_seconds=settings.jwks_backoff_ms / 1000,
-            max_seconds=settings.jwks_backoff_max_ms / 1000,
-        )
-        self._rules = TokenRules(
-            audience=settings.token_audience,
-            issuer=settings.token_issuer,
-            scope_claim=settings.token_scope_claim,
-            subject_claim=settings.token_subject_claim,
-            clock_skew_seconds=settings.token_skew_seconds,
+            first_seconds=source.backoff_seconds, max_seconds=source.backoff_seconds_max
         )
         self._clock = clock
         self._randomness = randomness
@@ -77,10 +100,10 @@ class BearerKeys:
             "riverrun_jwks_read_failures_total", "Failed reads of the keys that sign tokens."
         )
 
-    def accept(self, token: str) -> AcceptedToken:
+    def accept(self, rules: TokenRules, token: str) -> AcceptedToken:
         """Raises ``OauthError``."""
         try:
-            return accept_token(token, self._keys, self._rules, self._clock.now_ms() / 1000)
+            return accept_token(token, self._keys, rules, self._clock.now_ms() / 1000)
         except UnknownKey:
             now = self._clock.monotonic()
             if now - self._early_at >= EARLY_EVERY_SECONDS:

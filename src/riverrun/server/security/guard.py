@@ -81,6 +81,7 @@ class ListenerGuard:
         certificate: CertificateHolder | None,
         mapping_rules: Sequence[MappingRule],
         sasl: SaslSettings,
+        session_ms_max: Mapping[SaslMechanism, int],
         logins: Logins,
         nonce: Callable[[], str],
         clock: Clock,
@@ -92,6 +93,7 @@ class ListenerGuard:
         self.sasl = sasl
         self._certificate = certificate
         self._mapping_rules = mapping_rules
+        self._session_ms_max = session_ms_max
         self._logins = logins
         self._nonce = nonce
         self._clock = clock
@@ -134,6 +136,6 @@ class ListenerGuard:
             session,
             connection,
             clock=self._clock,
-            session_ms_max=self.sasl.session_ms_max,
+            session_ms_max=self._session_ms_max,
             events=self._login_log,
         )

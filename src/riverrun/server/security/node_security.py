@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,17 +26,23 @@ from riverrun.security.mechanisms import SaslMechanism
 from riverrun.security.principal import MappingRuleError, parse_mapping_rules
 from riverrun.security.protocols import CONTROLLER, LISTENER_PREFIX, SecurityProtocol
 from riverrun.security.tls import TlsSettings, tls_settings
-from riverrun.server.security.bearer_keys import BearerKeys
+from riverrun.server.security.bearer_keys import (
+    BearerKeys,
+    KeySource,
+    key_source,
+    token_rules,
+)
 from riverrun.server.security.certificates import CertificateHolder, Certificates
 from riverrun.server.security.first_user import first_password
 from riverrun.server.security.guard import ListenerGuard, LoginAudit, LoginLog
-from riverrun.server.security.logins import ListenerLogins
+from riverrun.server.security.logins import Bearer, ListenerLogins
 from riverrun.server.security.settings import (
     SaslSettings,
     TlsFileSettings,
     inter_broker_listener,
     listener_protocols,
     of_listener,
+    prefixed_setting,
 )
 from riverrun.server.security.token_logins import TokenLogins
 
@@ -73,7 +80,8 @@ class NodeSecurity:
         self.protocols = listener_protocols(texts, listeners)
         self.inter_broker_listener = inter_broker_listener(texts, self.protocols)
         self._holder_listeners: dict[CertificateHolder, str] = {}
-        self.bearer_keys = self._bearer_keys(metrics)
+        self._metrics = metrics
+        self._bearer_keys: dict[KeySource, BearerKeys] = {}
         self.guards = {
             name: self._guard(name, protocol)
             for name, protocol in self.protocols.items()
@@ -92,6 +100,11 @@ class NodeSecurity:
     def configure(self, texts: Mapping[str, str]) -> None:
         """Use changed certificates of listeners (kafka-configs). Invalid ones are logged, and the
         old ones stay."""
+        known = [name.lower() for name in (*self.protocols, CONTROLLER)]
+        for name in texts:
+            prefixed = prefixed_setting(name)
+            if prefixed is not None and prefixed.listener not in known:
+                log.warning("setting of a listener that this node does not have", name=name)
         merged = {**self._texts, **texts}
         for holder, listener in self._holder_listeners.items():
             wanted = self._tls_of(merged, listener)
@@ -109,14 +122,20 @@ class NodeSecurity:
         known = broker.endpoints.get(self.inter_broker_listener)
         return known or next(iter(broker.endpoints.values()), None)
 
-    def _bearer_keys(self, metrics: Metrics) -> BearerKeys | None:
-        for name, protocol in self.protocols.items():
-            sasl = SaslSettings.from_texts(of_listener(self._texts, name))
-            if protocol.has_sasl and SaslMechanism.OAUTHBEARER in sasl.mechanisms:
-                return BearerKeys(
-                    sasl, clock=self._clock, randomness=self._randomness, metrics=metrics
-                )
-        return None
+    @property
+    def bearer_keys(self) -> tuple[BearerKeys, ...]:
+        """The keys that sign tokens, from each place where they are published."""
+        return tuple(self._bearer_keys.values())
+
+    def _bearer(self, sasl: SaslSettings) -> Bearer:
+        """Accepts tokens by the rules of one listener."""
+        source = key_source(sasl)
+        keys = self._bearer_keys.get(source)
+        if keys is None:
+            keys = self._bearer_keys[source] = BearerKeys(
+                source, clock=self._clock, randomness=self._randomness, metrics=self._metrics
+            )
+        return partial(keys.accept, token_rules(sasl))
 
     def _guard(self, name: str, protocol: SecurityProtocol) -> ListenerGuard:
         texts = of_listener(self._texts, name)
@@ -128,17 +147,24 @@ class NodeSecurity:
             rules = parse_mapping_rules(TlsFileSettings.from_texts(texts).mapping_rules)
         except MappingRuleError as error:
             raise SettingError("ssl.principal.mapping.rules", "", str(error)) from None
-        bearer = None if self.bearer_keys is None else self.bearer_keys.accept
+        sasl = SaslSettings.from_texts(texts)
+        by_mechanism = {
+            mechanism: SaslSettings.from_texts(of_listener(self._texts, name, mechanism))
+            for mechanism in map(SaslMechanism, sasl.mechanisms)
+            if protocol.has_sasl
+        }
+        bearer = by_mechanism.get(SaslMechanism.OAUTHBEARER)
         return ListenerGuard(
             name,
             protocol,
             certificate=certificate,
             mapping_rules=rules,
-            sasl=SaslSettings.from_texts(texts),
+            sasl=sasl,
+            session_ms_max={kind: one.session_ms_max for kind, one in by_mechanism.items()},
             logins=ListenerLogins(
                 self._image,
                 passwords=self._plain_users(name),
-                bearer=bearer,
+                bearer=None if bearer is None else self._bearer(bearer),
                 decoys=self._decoys,
                 tokens=self._token_logins,
             ),
@@ -231,6 +257,6 @@ def build_security(
     )
     if security.certificates is not None:
         tasks.start(security.certificates.run(), name="certificates")
-    if security.bearer_keys is not None:
-        tasks.start(security.bearer_keys.run(), name="keys of tokens")
+    for keys in security.bearer_keys:
+        tasks.start(keys.run(), name="keys of tokens")
     return security

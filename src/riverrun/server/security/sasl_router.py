@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from riverrun.model.errors import ErrorCode
 from riverrun.ports.clock import Clock
+from riverrun.security.mechanisms import SaslMechanism
 from riverrun.security.principal import Principal
 from riverrun.server.dispatch.context import Peer
 from riverrun.server.dispatch.router import Call, Frame, Refused, Router
@@ -70,9 +72,10 @@ class SaslRouter:
         connection: SaslConnection,
         *,
         clock: Clock,
-        session_ms_max: int,
+        session_ms_max: Mapping[SaslMechanism, int],
         events: LoginEvents,
     ) -> None:
+        """``session_ms_max`` has every mechanism of the session; 0 means no limit."""
         self._router = router
         self._session = session
         self._connection = connection
@@ -184,7 +187,9 @@ class SaslRouter:
         """Begin the session if the login is complete. Returns its length in ms; 0: no limit."""
         if step.principal is None:
             return 0
-        limits = [self._session_ms_max] if self._session_ms_max > 0 else []
+        mechanism = self._session.mechanism
+        own_ms = 0 if mechanism is None else self._session_ms_max[mechanism]
+        limits = [own_ms] if own_ms > 0 else []
         if step.expires_at is not None:
             limits.append(max(int(step.expires_at * 1000) - self._clock.now_ms(), 1))
         lifetime_ms = min(limits, default=0)

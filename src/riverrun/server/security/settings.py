@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from difflib import get_close_matches
+from typing import Final, NamedTuple
 
 from riverrun.model.settings import HOUR_MS, KiB, SettingError, SettingKind, Settings, setting
 from riverrun.security.mechanisms import MECHANISMS
@@ -217,7 +218,8 @@ class SaslSettings(Settings):
         "",
         name="sasl.oauthbearer.jwks.endpoint.url",
         doc="Where the keys that sign tokens are published: a https: or file: URL. Required for"
-        " OAUTHBEARER.",
+        " OAUTHBEARER. Like Kafka, a node takes http: too, and warns: whoever can change the"
+        " response could log in as anybody.",
     )
     jwks_refresh_ms: int = setting(
         HOUR_MS,
@@ -310,29 +312,67 @@ SECURITY_GROUPS: Final[Mapping[str, type[Settings]]] = {
     "login_token": LoginTokenSettings,
     "authorization": AuthorizationSettings,
 }
-PER_LISTENER: Final[tuple[type[Settings], ...]] = (
-    TlsFileSettings,
-    SaslSettings,
-    LoginTokenSettings,
-)
+_OF_NODE: Final = ("sasl.mechanism.inter.broker.protocol", "sasl.mechanism.controller.protocol")
+PER_LISTENER: Final = frozenset(
+    declared.name
+    for group in (TlsFileSettings, SaslSettings, LoginTokenSettings)
+    for declared in group.declared()
+    if declared.name not in _OF_NODE
+) | frozenset(LISTENER_LIMITS)
+"""Settings that may have the prefix of a listener."""
+PER_MECHANISM: Final = frozenset({"sasl.jaas.config", "connections.max.reauth.ms"})
+"""Settings that may have the prefix of a mechanism of a listener."""
+_OAUTH: Final = "sasl.oauthbearer."
+"""Such settings may have the prefix of the mechanism OAUTHBEARER."""
 _PREFIXED: Final = re.compile(r"listener\.name\.([a-z0-9_\-]+)\.(.+)")
 
 
-def prefixed_setting(name: str) -> tuple[str, str | None, str] | None:
-    """The listener, mechanism and setting in ``listener.name.{listener}.[{mechanism}.]{setting}``.
+class PrefixedSetting(NamedTuple):
+    """``listener.name.{listener}.[{mechanism}.]{setting}``, in lower case."""
 
-    None if the name is not of that form or the setting cannot be given for one listener.
-    """
-    match = _PREFIXED.fullmatch(name.lower())
+    listener: str
+    mechanism: str | None
+    setting: str
+
+
+def prefixed_setting(name: str) -> PrefixedSetting | None:
+    """None if the name is not of that form, or the setting cannot be given for one listener."""
+    match = _PREFIXED.fullmatch(name)
     if match is None:
         return None
     listener, rest = match[1], match[2]
-    known = {declared.name for group in PER_LISTENER for declared in group.declared()}
-    if rest in known or rest in LISTENER_LIMITS:
-        return listener, None, rest
+    if rest in PER_LISTENER:
+        return PrefixedSetting(listener, None, rest)
     mechanism, _, rest = rest.partition(".")
-    is_mechanism = mechanism.upper() in MECHANISMS
-    return (listener, mechanism, rest) if is_mechanism and rest in known else None
+    is_known = rest in PER_MECHANISM or (
+        mechanism == "oauthbearer" and rest in PER_LISTENER and rest.startswith(_OAUTH)
+    )
+    if not is_known or mechanism.upper() not in MECHANISMS:
+        return None
+    return PrefixedSetting(listener, mechanism, rest)
+
+
+def check_prefixes(texts: Mapping[str, str], listeners: Sequence[str], *, is_broker: bool) -> None:
+    """Refuse settings of listeners that do not exist. Raises ``SettingError``.
+
+    All nodes may have the same file: listeners in the protocol map and the controllers' listener
+    may be those of other nodes, and for a controller so may be the names of protocols.
+    """
+    known = {
+        **dict.fromkeys((*listeners, CONTROLLER)),
+        **parse_protocol_map(ListenerSettings.from_texts(texts).protocol_map),
+        **({} if is_broker else SecurityProtocol.__members__),
+    }
+    names = [name.lower() for name in known]
+    for name in texts:
+        prefixed = prefixed_setting(name)
+        if prefixed is None or prefixed.listener in names:
+            continue
+        near = get_close_matches(prefixed.listener, names, n=1)
+        hint = f"did you mean {LISTENER_PREFIX}{near[0]}?" if near else f"there are {names}"
+        raise SettingError(
+            name, "(hidden)", f"there is no listener {prefixed.listener.upper()}; {hint}"
+        )
 
 
 def of_listener(

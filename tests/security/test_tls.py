@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from riverrun.cli.certs.authority import Authority
 from riverrun.model.settings import SettingError
 from riverrun.ports.metrics import Metrics
+from riverrun.security.cipher_suites import OPENSSL_NAMES
 from riverrun.security.tls import TlsSettings, check_certificate, server_context, tls_settings
 from riverrun.server.security.certificates import (
     WARN_EVERY_SECONDS,
@@ -109,6 +110,89 @@ def test_settings_have_the_meaning_of_kafka(node: Path, authority: Authority) ->
     assert [one["name"] for one in chosen if not one["name"].startswith("TLS_")] == [suite]
 
 
+ALL_OF_TLS_13 = "TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256,TLS_AES_128_GCM_SHA256"
+KAFKA_SUITE = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+
+
+@pytest.mark.parametrize(
+    ("suites", "version", "suite"),
+    [
+        (KAFKA_SUITE, "TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        (f"{KAFKA_SUITE},{ALL_OF_TLS_13}", "TLSv1.3", "TLS_"),
+        (ALL_OF_TLS_13, "TLSv1.3", "TLS_"),
+        (
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            "TLSv1.2",
+            "ECDHE-ECDSA-CHACHA20-POLY1305",
+        ),
+    ],
+)
+def test_listed_cipher_suites_are_used(node: Path, suites: str, version: str, suite: str) -> None:
+    """By the names that Kafka uses. A version without a suite in the list is not offered."""
+    texts = {"ssl.keystore.location": str(node)}
+    server = server_context(tls_settings({**texts, "ssl.cipher.suites": suites}))
+    assert negotiated(server, client_of(node)) == (version, suite)
+
+
+@pytest.mark.parametrize(("suites", "versions"), [(KAFKA_SUITE, "1.3"), (ALL_OF_TLS_13, "1.2")])
+def test_other_cipher_suites_and_versions_are_refused(
+    node: Path, suites: str, versions: str
+) -> None:
+    texts = {"ssl.keystore.location": str(node)}
+    server = server_context(tls_settings({**texts, "ssl.cipher.suites": suites}))
+    client = client_of(node)
+    if versions == "1.3":
+        client.minimum_version = ssl.TLSVersion.TLSv1_3
+    else:
+        client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        negotiated(server, client)
+
+
+def test_every_known_cipher_suite_has_a_name_in_openssl() -> None:
+    """OpenSSL's own table of names, where it has the suite."""
+    found = {name for name in OPENSSL_NAMES.values() if offered(name)}
+    assert len(found) >= 26
+
+
+def offered(suite: str) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.set_ciphers(suite)
+    except ssl.SSLError:
+        return False
+    return suite in [one["name"] for one in context.get_ciphers()]
+
+
+def client_of(node: Path) -> ssl.SSLContext:
+    """A client that trusts the node."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(cadata=inline(node)["ssl.keystore.certificate.chain"])
+    return client
+
+
+def negotiated(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str, str]:
+    """The version and the suite of TLS 1.2; of TLS 1.3 OpenSSL chooses one."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    waiting = list(ends)
+    for _ in range(10):
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+    assert not waiting, "the handshake does not end"
+    (name, version, _) = ends[0].cipher() or ("", "", 0)
+    return version, "TLS_" if version == "TLSv1.3" else name
+
+
 @pytest.mark.parametrize(
     ("texts", "named"),
     [
@@ -121,12 +205,30 @@ def test_settings_have_the_meaning_of_kafka(node: Path, authority: Authority) ->
         ({"ssl.truststore.location": "/no/such/file"}, "ssl.truststore.location"),
         ({"ssl.truststore.certificates": "nobody"}, "ssl.truststore.certificates"),
         ({"ssl.cipher.suites": "NO-SUCH-SUITE"}, "ssl.cipher.suites"),
+        ({"ssl.cipher.suites": f"{KAFKA_SUITE},NO-SUCH-SUITE"}, "ssl.cipher.suites"),
+        ({"ssl.cipher.suites": "TLS_NO_SUCH_SUITE"}, "ssl.cipher.suites"),
+        (
+            {"ssl.cipher.suites": KAFKA_SUITE, "ssl.enabled.protocols": "TLSv1.3"},
+            "ssl.cipher.suites",
+        ),
         ({"ssl.keystore.location": "/no/such/file"}, "ssl.keystore.location"),
         ({"ssl.keystore.location": ""}, "ssl.keystore.location"),
     ],
 )
 def test_invalid_settings_are_named(node: Path, texts: dict[str, str], named: str) -> None:
     assert refused({"ssl.keystore.location": str(node), **texts}).startswith(named)
+
+
+@pytest.mark.skipif(
+    hasattr(ssl.SSLContext, "set_ciphersuites"), reason="this Python can choose suites of TLS 1.3"
+)
+def test_a_choice_among_suites_of_tls_13_is_refused(node: Path) -> None:
+    texts = {
+        "ssl.keystore.location": str(node),
+        "ssl.cipher.suites": f"{KAFKA_SUITE},TLS_AES_256_GCM_SHA384",
+    }
+    assert refused(texts) == "ssl.cipher.suites"
+    usable({**texts, "ssl.enabled.protocols": "TLSv1.2"})
 
 
 def test_key_of_another_certificate_is_refused(

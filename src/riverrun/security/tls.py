@@ -20,6 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from riverrun.model.settings import SettingError
+from riverrun.security.cipher_suites import use_suites
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 HANDSHAKE_STEPS_MAX: Final = 20
@@ -155,15 +156,9 @@ def _trusts_something(settings: TlsSettings) -> bool:
 def _context(protocol: Any, settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     versions = [PROTOCOLS[name] for name in settings.enabled_protocols]
+    if settings.cipher_suites:
+        versions = use_suites(context, settings.cipher_suites, versions)
     context.minimum_version, context.maximum_version = min(versions), max(versions)
-    older = [name for name in settings.cipher_suites if not name.startswith("TLS_")]
-    if older:
-        try:
-            context.set_ciphers(":".join(older))
-        except ssl.SSLError:
-            raise SettingError(
-                "ssl.cipher.suites", ",".join(older), "OpenSSL knows none of them"
-            ) from None
     if settings.has_certificate:
         with _errors_of("ssl.keystore.location"):
             _load_certificate(context, settings)

@@ -148,7 +148,9 @@ class TlsFileSettings(Settings):
     cipher_suites: tuple[str, ...] = setting(
         (),
         name="ssl.cipher.suites",
-        doc="Cipher suites of TLS 1.2, by their names in OpenSSL. Empty: OpenSSL's choice.",
+        doc="Cipher suites, by the names that Kafka uses or by those of OpenSSL. A version of TLS"
+        " without a suite in the list is not offered. Of TLS 1.3 a list must name all suites that"
+        " OpenSSL offers, or none. Empty: OpenSSL's choice.",
     )
     identification: str = setting(
         "https",
@@ -218,8 +220,8 @@ class SaslSettings(Settings):
         "",
         name="sasl.oauthbearer.jwks.endpoint.url",
         doc="Where the keys that sign tokens are published: a https: or file: URL. Required for"
-        " OAUTHBEARER. Like Kafka, a node takes http: too, and warns: whoever can change the"
-        " response could log in as anybody.",
+        " OAUTHBEARER. Like Kafka, a node takes http: too, and warns: an attacker who can"
+        " change the response could log in as anybody.",
     )
     jwks_refresh_ms: int = setting(
         HOUR_MS,

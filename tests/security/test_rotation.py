@@ -142,26 +142,27 @@ def test_an_administrator_changes_the_certificate_of_a_listener(secure: SecureNo
     node = secure.told["nodes"][0]
     folder = Path(secure.security["ca"]).parent
     other = folder / "other.pem"
-    Authority(folder).issue(other, name="other", hosts=HOSTS)
+    Authority(folder).issue(other, name=f"node-{node['id']}", hosts=HOSTS)
+    renamed = folder / "renamed.pem"
+    Authority(folder).issue(renamed, name="other", hosts=HOSTS)
     old = certificate(node["client"])
     setting = "listener.name.sasl_ssl.ssl.keystore.location"
 
-    def configure(path: Path) -> None:
+    def configure(path: Path) -> str:
+        """The error, if the node refuses the file."""
         words = ("--node", str(node["id"]), f"{setting}={path}")
-        assert secure.run("cluster", "config", "set", *words).returncode == 0
+        done = secure.run("cluster", "config", "set", *words)
+        assert (done.returncode == 0) == (not done.stderr), done.stderr
+        return str(done.stderr)
 
     with Load(secure) as load:
         load.progress()
-        configure(other)
+        assert configure(other) == ""
         until_replaced(node["client"], old)
         load.progress()
         new = certificate(node["client"])
-        configure(folder / "missing.pem")
-        until(
-            lambda: "cannot read it" in secure.logged,
-            seconds=SECONDS_MAX,
-            what="a line in the log",
-        )
+        assert "cannot read it" in configure(folder / "missing.pem")
+        assert "ssl.allow.dn.changes" in configure(renamed)
         assert certificate(node["client"]) == new
         load.progress()
     assert load.errors == []

@@ -301,6 +301,67 @@ def test_removed_file_is_refused_and_used_when_it_returns(node: Path, authority:
     assert held.reload()
 
 
+@pytest.mark.parametrize(
+    ("name", "hosts", "allowed"),
+    [
+        ("other", ["127.0.0.1"], "ssl.allow.dn.changes"),
+        ("node", ["127.0.0.2"], "ssl.allow.san.changes"),
+    ],
+)
+def test_certificate_of_another_name_is_refused_unless_it_is_allowed(
+    node: Path, authority: Authority, name: str, hosts: list[str], allowed: str
+) -> None:
+    texts = {"ssl.keystore.location": str(node)}
+    held = CertificateHolder("CLIENTS", tls_settings(texts), is_server=True)
+    lenient = CertificateHolder("CLIENTS", tls_settings({**texts, allowed: "true"}), is_server=True)
+    before = held.context
+    authority.issue(node, name=name, hosts=hosts)
+    with structlog.testing.capture_logs() as logged:
+        assert not held.reload()
+    assert allowed in logged[0]["error"]
+    assert held.context is before
+    assert lenient.reload()
+
+
+def test_certificate_for_further_hosts_is_used(node: Path, authority: Authority) -> None:
+    held = holder(node)
+    authority.issue(node, name="node", hosts=["127.0.0.1", "node.example.com"])
+    assert held.reload()
+
+
+def test_between_nodes_a_certificate_of_a_stranger_is_refused(
+    node: Path, authority: Authority, tmp_path: Path
+) -> None:
+    """The other nodes would refuse it. Both authorities are trusted during a change of them."""
+    (tmp_path / "new").mkdir()
+    stranger = Authority.create(tmp_path / "new", name="new")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes((tmp_path / "ca.pem").read_bytes())
+    texts = {
+        "ssl.keystore.location": str(node),
+        "ssl.truststore.location": str(trusted),
+        "ssl.client.auth": "required",
+    }
+    between, clients = (
+        CertificateHolder("A", tls_settings(texts), is_server=True, is_between_nodes=is_between)
+        for is_between in (True, False)
+    )
+    stranger.issue(node, name="node", hosts=["127.0.0.1"])
+    assert clients.reload(), "clients may trust other authorities than the node"
+    assert not between.reload()
+    with trusted.open("ab") as file:
+        file.write((tmp_path / "new" / "ca.pem").read_bytes())
+    assert between.reload()
+    trusted.write_bytes((tmp_path / "new" / "ca.pem").read_bytes())
+    assert between.reload()
+
+
+def test_a_key_that_fits_no_cipher_suite_is_refused(node: Path) -> None:
+    texts = {"ssl.keystore.location": str(node), "ssl.enabled.protocols": "TLSv1.2"}
+    suites = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+    assert refused({**texts, "ssl.cipher.suites": suites}) == "ssl.cipher.suites"
+
+
 def test_invalid_setting_of_an_administrator_keeps_the_old_certificate(node: Path) -> None:
     held = holder(node)
     before = held.context, held.settings

@@ -45,6 +45,10 @@ class TlsSettings(Struct, frozen=True, kw_only=True):
     enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     cipher_suites: tuple[str, ...] = ()
     checks_host_name: bool = True
+    may_change_name: bool = False
+    """Whether a replacement may have another distinguished name."""
+    may_drop_hosts: bool = False
+    """Whether a replacement may lack subject alternative names."""
 
     def files(self) -> tuple[str, ...]:
         """The files whose change calls for a new context."""
@@ -122,7 +126,13 @@ def tls_settings(texts: Mapping[str, str]) -> TlsSettings:
         enabled_protocols=protocols,
         cipher_suites=_listed(texts.get("ssl.cipher.suites", "")),
         checks_host_name=identification == "https",
+        may_change_name=_is_true(texts, "ssl.allow.dn.changes"),
+        may_drop_hosts=_is_true(texts, "ssl.allow.san.changes"),
     )
+
+
+def _is_true(texts: Mapping[str, str], name: str) -> bool:
+    return texts.get(name, "").strip().lower() == "true"
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -219,27 +229,91 @@ def _private_file(text: str) -> Iterator[str]:
         yield file.name
 
 
-def check_certificate(settings: TlsSettings) -> float:
+class CheckedCertificate(Struct, frozen=True, kw_only=True):
+    """What a checked certificate says."""
+
+    expires_at: float
+    """In seconds since 1970."""
+    subject: tuple[Any, ...]
+    hosts: frozenset[tuple[str, str]]
+    """The subject alternative names, with their types."""
+
+
+def check_certificate(settings: TlsSettings) -> CheckedCertificate:
     """Let a listener with these settings shake hands with a client in memory.
 
-    Returns when the certificate expires, in seconds since 1970. Raises ``SettingError`` if key and
-    certificate do not belong together, or the certificate has expired. Whether clients trust it is
-    not checked: they may trust other authorities than we do.
+    Raises ``SettingError`` if key and certificate do not belong together, or the certificate has
+    expired. Whether clients trust it is not checked: they may trust other authorities than we do.
     """
     server = _context(ssl.PROTOCOL_TLS_SERVER, settings)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is the anchor
+    if settings.cipher_suites:
+        versions = [PROTOCOLS[name] for name in settings.enabled_protocols]
+        use_suites(client, settings.cipher_suites, versions)
     try:
         chain = settings.keystore_chain or _certificates(_read(settings.keystore_location))
         client.load_verify_locations(cadata=chain)
-        peer = _shake_hands(server, client)
+    except (OSError, ValueError) as error:
+        raise SettingError("ssl.keystore.location", "", _reason(error)) from None
+    peer = _checked_handshake(server, client, settings)
+    return CheckedCertificate(
+        expires_at=float(ssl.cert_time_to_seconds(str(peer["notAfter"]))),
+        subject=peer["subject"],
+        hosts=frozenset(peer.get("subjectAltName", ())),
+    )
+
+
+def check_trusted(settings: TlsSettings) -> None:
+    """Check that nodes with these settings trust each other. Raises ``SettingError``."""
+    client = _context(ssl.PROTOCOL_TLS_CLIENT, settings)
+    client.check_hostname = False
+    if not _trusts_something(settings):
+        client.load_default_certs()
+    _checked_handshake(server_context(settings), client, settings)
+
+
+def check_replacement(
+    old: CheckedCertificate, new: CheckedCertificate, settings: TlsSettings
+) -> None:
+    """Refuse a certificate for something else, as Kafka does. Raises ``SettingError``.
+
+    The name of a node may have rights, and clients check its hosts.
+    """
+    if new.subject != old.subject and not settings.may_change_name:
+        raise SettingError(
+            "ssl.keystore.location",
+            "",
+            "the new certificate has another distinguished name; ssl.allow.dn.changes allows it",
+        )
+    dropped = sorted(f"{kind}:{name}" for kind, name in old.hosts - new.hosts)
+    if dropped and not settings.may_drop_hosts:
+        raise SettingError(
+            "ssl.keystore.location",
+            "",
+            f"the new certificate lacks the names {', '.join(dropped)};"
+            " ssl.allow.san.changes allows that",
+        )
+
+
+def _checked_handshake(
+    server: ssl.SSLContext, client: ssl.SSLContext, settings: TlsSettings
+) -> Mapping[str, Any]:
+    """Raises ``SettingError``."""
+    try:
+        return _shake_hands(server, client)
     except ssl.SSLCertVerificationError as error:
         reason = f"the certificate is refused: {error.verify_message}"
         raise SettingError("ssl.keystore.location", "", reason) from None
+    except ssl.SSLError as error:
+        if settings.cipher_suites and "CIPHER" in (error.reason or ""):
+            text = ",".join(settings.cipher_suites)
+            reason = "none of these suites fits the key of the certificate"
+            raise SettingError("ssl.cipher.suites", text, reason) from None
+        raise SettingError("ssl.keystore.location", "", _reason(error)) from None
     except (OSError, ValueError) as error:
         raise SettingError("ssl.keystore.location", "", _reason(error)) from None
-    return float(ssl.cert_time_to_seconds(str(peer["notAfter"])))
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ def read_certificate(
     try:
         if not settings.has_certificate:
             raise SettingError("ssl.keystore.location", "", "there is no certificate")
-        expires = check_certificate(settings) - (time.time() if now is None else now)
+        expires = check_certificate(settings).expires_at - (time.time() if now is None else now)
         if settings.keystore_location:
             hosts = describe(Path(settings.keystore_location))[0].hosts
     except SettingError as failure:

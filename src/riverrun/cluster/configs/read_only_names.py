@@ -99,7 +99,7 @@ share.coordinator.state.topic.segment.bytes share.coordinator.threads
 share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
 socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
 socket.listen.backlog.size socket.receive.buffer.bytes socket.request.max.bytes
-socket.send.buffer.bytes ssl.allow.dn.changes ssl.allow.san.changes ssl.principal.mapping.rules
+socket.send.buffer.bytes ssl.principal.mapping.rules
 telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
 transaction.max.timeout.ms transaction.remove.expired.transaction.cleanup.interval.ms
 transaction.state.log.load.buffer.size transaction.state.log.min.isr

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from riverrun.server.dispatch.cordon_check import CordonCheck
+from riverrun.server.dispatch.node_config_check import NodeConfigCheck
 from riverrun.server.dispatch.router import Router, Throttling
 from riverrun.server.requests import quorum_fetch
 from riverrun.server.requests.envelope import Envelopes
@@ -48,7 +48,7 @@ def build_broker_router(
         services,
         metrics=services.metrics,
         clock=services.clock,
-        forward=CordonCheck(services, services.forwarder.forward).forward,
+        forward=NodeConfigCheck(services, services.forwarder.forward).forward,
         on_bug=on_bug,
         access=services.access.check,
         throttle=throttle,

@@ -2,7 +2,9 @@
 
 Each listener with TLS has a ``CertificateHolder``, and so have the connections to other nodes. New
 connections use the newest valid context; open ones keep theirs. A new key or certificate is checked
-by a handshake in memory first. If it is invalid, the old one stays in use and the reason is logged.
+by a handshake in memory first, and may not be for another name or for fewer hosts. Between nodes it
+must be trusted by the node itself, because the other nodes trust the same authorities. If it is
+refused, the old one stays in use and the reason is logged.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ from riverrun.model.settings import SettingError
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.security.tls import (
+    CheckedCertificate,
     TlsSettings,
     check_certificate,
+    check_replacement,
+    check_trusted,
     client_context,
     server_context,
 )
@@ -32,25 +37,37 @@ POLL_SECONDS: Final = 3.0
 WARN_SECONDS: Final = 14 * 24 * 3600.0
 WARN_EVERY_SECONDS: Final = 24 * 3600.0
 
+Built = tuple[ssl.SSLContext, CheckedCertificate | None]
 Fingerprint = tuple[tuple[int, int, int], ...]
 
 
 class CertificateHolder:
     """The TLS context of one listener, or of the connections to other nodes."""
 
-    def __init__(self, name: str, settings: TlsSettings, *, is_server: bool) -> None:
+    def __init__(
+        self, name: str, settings: TlsSettings, *, is_server: bool, is_between_nodes: bool = False
+    ) -> None:
         """Raises ``SettingError`` if the certificate cannot be used."""
         self.name = name
         self._is_server = is_server
+        self._is_between_nodes = is_between_nodes
         self.settings = settings
-        self.expires_at: float | None = None
-        self.context = self._build(settings)
+        self.context, self._facts = self._build(settings)
         self._fingerprint = _fingerprint(settings)
+
+    @property
+    def expires_at(self) -> float | None:
+        """In seconds since 1970; None without a certificate."""
+        return None if self._facts is None else self._facts.expires_at
+
+    def check(self, settings: TlsSettings) -> None:
+        """Check that other settings can replace the current ones. Raises ``SettingError``."""
+        self._replacement(settings)
 
     def use(self, settings: TlsSettings) -> None:
         """Use other settings. Raises ``SettingError`` if they are invalid, and keeps the old."""
-        context = self._build(settings)
-        self.settings, self.context = settings, context
+        self.context, self._facts = self._replacement(settings)
+        self.settings = settings
         self._fingerprint = _fingerprint(settings)
 
     def reload(self, *, is_forced: bool = False) -> bool:
@@ -61,7 +78,7 @@ class CertificateHolder:
         # Also after a failure: an invalid file is reported once, not at each poll.
         self._fingerprint = found
         try:
-            self.context = self._build(self.settings)
+            self.context, self._facts = self._replacement(self.settings)
         except SettingError as error:
             log.error(
                 "new certificate refused, the old one stays", of=self.name, error=error.reason
@@ -70,10 +87,17 @@ class CertificateHolder:
         log.info("certificate replaced", of=self.name, expires=_date(self.expires_at))
         return True
 
-    def _build(self, settings: TlsSettings) -> ssl.SSLContext:
+    def _replacement(self, settings: TlsSettings) -> Built:
+        context, facts = self._build(settings)
+        if self._facts is not None and facts is not None:
+            check_replacement(self._facts, facts, settings)
+            if self._is_between_nodes:
+                check_trusted(settings)
+        return context, facts
+
+    def _build(self, settings: TlsSettings) -> Built:
         context = server_context(settings) if self._is_server else client_context(settings)
-        self.expires_at = check_certificate(settings) if settings.has_certificate else None
-        return context
+        return context, check_certificate(settings) if settings.has_certificate else None
 
 
 class Certificates:

@@ -6,7 +6,7 @@ That is the guards of its listeners, and how it connects to other nodes.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,16 @@ class NodeSecurity:
                 text = "new certificate refused, the old one stays"
                 log.error(text, of=holder.name, error=error.reason)
 
+    def check(self, texts: Mapping[str, str], *, changed: Collection[str]) -> None:
+        """Check that the listeners of ``changed`` settings can use ``texts``, the settings of this
+        node at run time. Raises ``SettingError``."""
+        found = [prefixed_setting(name) for name in changed]
+        listeners = [one.listener for one in found if one is not None]
+        merged = {**self._texts, **texts}
+        for holder, listener in self._holder_listeners.items():
+            if listener.lower() in listeners:
+                holder.check(self._tls_of(merged, listener))
+
     def endpoint_of(self, broker: BrokerImage) -> Endpoint | None:
         """The address at which a broker serves other brokers."""
         known = broker.endpoints.get(self.inter_broker_listener)
@@ -141,7 +151,12 @@ class NodeSecurity:
         texts = of_listener(self._texts, name)
         certificate = None
         if protocol.has_tls:
-            certificate = CertificateHolder(name, self._tls_of(self._texts, name), is_server=True)
+            certificate = CertificateHolder(
+                name,
+                self._tls_of(self._texts, name),
+                is_server=True,
+                is_between_nodes=name in (self.inter_broker_listener, CONTROLLER),
+            )
             self._holder_listeners[certificate] = name
         try:
             rules = parse_mapping_rules(TlsFileSettings.from_texts(texts).mapping_rules)
@@ -210,6 +225,7 @@ class NodeSecurity:
             f"connections to {listener}",
             self._tls_of(self._texts, listener),
             is_server=False,
+            is_between_nodes=True,
         )
         self._holder_listeners[holder] = listener
         known: dict[ssl.SSLContext, ClientSecurity] = {}

@@ -158,6 +158,17 @@ class TlsFileSettings(Settings):
         doc="Whether connections between nodes check the host name in certificates: https, or empty"
         " for no check.",
     )
+    may_change_name: bool = setting(
+        False,
+        name="ssl.allow.dn.changes",
+        doc="Whether a certificate may be replaced by one with another distinguished name.",
+    )
+    may_drop_hosts: bool = setting(
+        False,
+        name="ssl.allow.san.changes",
+        doc="Whether a certificate may be replaced by one that lacks some of its subject"
+        " alternative names.",
+    )
     mapping_rules: str = setting(
         "DEFAULT",
         name="ssl.principal.mapping.rules",

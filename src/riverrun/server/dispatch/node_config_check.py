@@ -1,7 +1,8 @@
-"""Refuses changes of ``cordoned.log.dirs`` that name directories which this node does not have.
+"""Refuses changes of settings that name files or directories which this node cannot use.
 
-The controller decides about all other settings, but knows no paths. Clients send the settings of a
-broker to that broker, which therefore checks them before it forwards the request.
+That is ``cordoned.log.dirs``, and the certificates of listeners. The controller decides about all
+other settings, but knows no paths. Clients send the settings of a broker to that broker, which
+therefore checks them before it forwards the request.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from riverrun.metadata.image import ConfigType
 from riverrun.model.errors import ErrorCode
 from riverrun.model.settings import SettingError
 from riverrun.security.acls import AclOperation
+from riverrun.security.protocols import LISTENER_PREFIX
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.requests import alter_configs, incremental_alter_configs
 from riverrun.server.security.access import divided_by_config_right
@@ -34,7 +36,7 @@ _FAILED: Final[Mapping[ApiKey, Callable[[Any, ErrorCode, str | None], Any]]] = {
 }
 
 
-class CordonCheck:
+class NodeConfigCheck:
     """``forward`` has the place of the forwarder's."""
 
     def __init__(self, services: NodeServices, forward: Forward) -> None:
@@ -66,18 +68,49 @@ class CordonCheck:
 
     def _refusal(self, resource: Any) -> str | None:
         """Why the settings of a resource cannot be set; None if they can."""
-        settings = self._services.settings
+        node = str(self._services.settings.node_id)
         if resource.resource_type != ConfigType.BROKER or resource.resource_name not in (
             CLUSTER,
-            str(settings.node_id),
+            node,
         ):
             return None
+        try:
+            self._check_cordons(resource)
+            if resource.resource_name == node:
+                self._check_certificates(resource)
+        except SettingError as error:
+            return str(error)
+        return None
+
+    def _check_cordons(self, resource: Any) -> None:
+        directory = self._services.settings.data_directory
         for text in _cordons(resource.configs):
             given = DirectorySettings.from_texts({CORDONED: text})
-            if unknown := given.unknown_cordons(settings.data_directory):
-                reason = f"{unknown[0]} is not the data directory {settings.data_directory}, nor *"
-                return str(SettingError(CORDONED, text, reason))
-        return None
+            if unknown := given.unknown_cordons(directory):
+                reason = f"{unknown[0]} is not the data directory {directory}, nor *"
+                raise SettingError(CORDONED, text, reason)
+
+    def _check_certificates(self, resource: Any) -> None:
+        """Kafka answers INVALID_REQUEST too if a broker cannot use its new certificate."""
+        changes = {one.name: _value_of(one) for one in resource.configs}
+        if not any(name.startswith(LISTENER_PREFIX) for name in changes):
+            return
+        services = self._services
+        texts: dict[str, str] = {}
+        if hasattr(resource.configs[0], "config_operation"):  # others replace all settings
+            image = services.metadata.current
+            texts |= image.config(ConfigType.BROKER, resource.resource_name)
+        for name, text in changes.items():
+            texts.pop(name, None)
+            if text is not None:
+                texts[name] = text
+        services.security.check(texts, changed=changes)
+
+
+def _value_of(change: Any) -> str | None:
+    operation = getattr(change, "config_operation", ConfigOperation.SET)
+    text: str | None = change.value
+    return text if operation == ConfigOperation.SET else None
 
 
 def _cordons(changes: Sequence[Any]) -> list[str]:

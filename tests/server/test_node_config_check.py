@@ -1,18 +1,22 @@
-"""A broker refuses cordons of directories that it does not have, before it forwards a request."""
+"""A broker refuses directories and certificates that it cannot use, and forwards no request."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from riverrun.cluster.configs.alter_configs import ConfigOperation
+from riverrun.metadata.image import Image
+from riverrun.metadata.records import ConfigRecord
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.settings import SettingError
 from riverrun.security.principal import ANONYMOUS
 from riverrun.server.dispatch.context import RequestContext
-from riverrun.server.dispatch.cordon_check import CordonCheck
+from riverrun.server.dispatch.node_config_check import NodeConfigCheck
 from riverrun.server.requests import incremental_alter_configs
 from riverrun.server.settings import NodeSettings
 from riverrun.wire.apis import ALL_APIS, Api, ApiKey
@@ -23,6 +27,7 @@ from riverrun.wire.messages.incremental_alter_configs_request import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tests.cluster.fakes import replayed
 from tests.server.access import OPEN_ACCESS
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
@@ -46,10 +51,63 @@ class Forwarded:
         return answer
 
 
-def check(forwarded: Forwarded, access: Any = OPEN_ACCESS) -> CordonCheck:
+def check(forwarded: Forwarded, access: Any = OPEN_ACCESS) -> NodeConfigCheck:
     settings = NodeSettings.from_texts({"node.id": "1", "log.dirs": "/data"})
-    services: Any = SimpleNamespace(settings=settings, access=access)
-    return CordonCheck(services, forwarded.forward)
+    stored = ConfigRecord(resource_type=BROKER, resource_name="1", name=CHAIN, value="chain")
+    services: Any = SimpleNamespace(
+        settings=settings,
+        access=access,
+        security=Security(),
+        metadata=SimpleNamespace(current=replayed(Image(), [stored])),
+    )
+    return NodeConfigCheck(services, forwarded.forward)
+
+
+LOCATION = "listener.name.ssl.ssl.keystore.location"
+CHAIN = "listener.name.ssl.ssl.keystore.certificate.chain"
+
+
+class Security:
+    """Has one listener, which needs a readable file or a chain."""
+
+    def check(self, texts: Mapping[str, str], *, changed: Collection[str]) -> None:
+        assert dict.fromkeys(changed), "only called for changes of listeners"
+        if texts.get(LOCATION) == "/bad" or not (texts.get(LOCATION) or texts.get(CHAIN)):
+            raise SettingError("ssl.keystore.location", "", "cannot read it")
+
+
+def changed(
+    value: str | None, operation: int = SET, *, of: str = LOCATION, node: str = "1"
+) -> AlterConfigsResource:
+    change = AlterableConfig(name=of, config_operation=operation, value=value)
+    return AlterConfigsResource(resource_type=BROKER, resource_name=node, configs=(change,))
+
+
+@pytest.mark.parametrize("resource", [changed("/bad"), changed(None, DELETE, of=CHAIN)])
+def test_unusable_certificate_is_refused(resource: AlterConfigsResource) -> None:
+    """The stored settings of the node count too."""
+    forwarded = Forwarded()
+    code, message = altered(check(forwarded), resource)["1"]
+    assert code is ErrorCode.INVALID_REQUEST
+    assert "cannot read it" in message
+    assert forwarded.names == []
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        changed("/good"),
+        changed(None, DELETE),
+        changed("/bad", node="2"),
+        changed("5", of="log.cleaner.threads"),
+    ],
+)
+def test_usable_certificates_and_those_of_other_nodes_are_forwarded(
+    resource: AlterConfigsResource,
+) -> None:
+    forwarded = Forwarded()
+    assert altered(check(forwarded), resource)[resource.resource_name][0] is ErrorCode.NONE
+    assert forwarded.names == [resource.resource_name]
 
 
 class NoRights:
@@ -66,7 +124,7 @@ def cordon(
     return AlterConfigsResource(resource_type=kind, resource_name=name, configs=(change,))
 
 
-def altered(made: CordonCheck, *resources: AlterConfigsResource) -> dict[str, tuple[Any, Any]]:
+def altered(made: NodeConfigCheck, *resources: AlterConfigsResource) -> dict[str, tuple[Any, Any]]:
     request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
     response = asyncio.run(made.forward(INCREMENTAL, CONTEXT, request))
     return {row.resource_name: (row.error_code, row.error_message) for row in response.responses}

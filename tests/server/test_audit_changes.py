@@ -26,6 +26,7 @@ from riverrun.server.security.audit.changes import (
     TEXT_CHARACTERS_TOTAL,
     VALUES_MAX,
     change_event,
+    resources,
 )
 from riverrun.server.security.audit.settings import AuditSettings
 from riverrun.server.security.audit.topic_writer import AuditTopicWriter
@@ -50,6 +51,12 @@ from riverrun.wire.messages.incremental_alter_configs_request import (
 )
 from riverrun.wire.messages.offset_commit_request import OffsetCommitRequest
 from riverrun.wire.messages.offset_commit_response import OffsetCommitResponse
+from riverrun.wire.messages.write_txn_markers_request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from riverrun.wire.messages.write_txn_markers_response import WriteTxnMarkersResponse
 
 ALICE = Principal(USER, "alice")
 
@@ -229,6 +236,7 @@ def audit_log() -> AuditLog:
         randomness=SystemRandomness(),
         metrics=Metrics(),
         writes_topic=False,
+        inter_broker_listener="INTERNAL",
     )
 
 
@@ -244,6 +252,27 @@ def test_offsets_are_altered_by_commits_without_a_member(
     )
     audit.changed(ApiKey.OFFSET_COMMIT, context(), request, OffsetCommitResponse(topics=()))
     assert len(audit._queue) == events
+
+
+@pytest.mark.parametrize(("listener", "events"), [("SASL_SSL", 1), ("INTERNAL", 0)])
+def test_aborts_by_an_administrator_are_recorded_but_markers_of_coordinators_are_not(
+    listener: str, events: int
+) -> None:
+    audit = audit_log()
+    topic = WritableTxnMarkerTopic(name="orders", partition_indexes=(0,))
+    marker = WritableTxnMarker(
+        producer_id=7,
+        producer_epoch=0,
+        transaction_result=False,
+        topics=(topic,),
+        coordinator_epoch=1,
+    )
+    request = WriteTxnMarkersRequest(markers=(marker,))
+    where = RequestContext(1, 5, "tester", "10.0.0.9", listener, 1, ALICE)
+    audit.changed(ApiKey.WRITE_TXN_MARKERS, where, request, WriteTxnMarkersResponse(markers=()))
+    assert len(audit._queue) == events
+    assert ApiKey.WRITE_TXN_MARKERS in audit.audited
+    assert list(resources(ApiKey.WRITE_TXN_MARKERS, request)) == [("topic", "orders")]
 
 
 def test_requests_of_the_node_itself_are_not_recorded() -> None:

@@ -39,7 +39,7 @@ from riverrun.server.security.audit.changes import (
     is_recorded,
     origin_of,
 )
-from riverrun.server.security.settings import listener_protocols
+from riverrun.server.security.settings import inter_broker_listener, listener_protocols
 from riverrun.wire.apis import KNOWN_APIS, ApiKey
 
 if TYPE_CHECKING:
@@ -73,9 +73,11 @@ class AuditLog:
         randomness: Randomness,
         metrics: Metrics,
         writes_topic: bool,
+        inter_broker_listener: str,
     ) -> None:
         """``events_max`` events wait in the queue. ``writes_topic``: a broker that has this log
         calls ``write_to``."""
+        self._inter_broker_listener = inter_broker_listener
         self.writes_topic = writes_topic
         self.audited = AUDITED
         dropped = metrics.counter(
@@ -116,7 +118,10 @@ class AuditLog:
 
     def changed(self, key: ApiKey, context: RequestContext, request: Any, response: Any) -> None:
         """An audited request was answered."""
-        if context.principal.kind == NODE_KIND or not is_recorded(key, request):
+        is_between_nodes = context.listener == self._inter_broker_listener
+        if context.principal.kind == NODE_KIND or not is_recorded(
+            key, request, is_between_nodes=is_between_nodes
+        ):
             return
         event = change_event(key, context, request, response)
         if event is None:
@@ -236,8 +241,10 @@ def build_audit(
     None if the node neither tells its users apart nor is asked to write the topic.
     """
     names = [address.name for address in settings.listening()]
-    protocols = listener_protocols(settings.given, names).values()
-    is_secure = bool(settings.authorization.authorizer) or any(one.has_sasl for one in protocols)
+    protocols = listener_protocols(settings.given, names)
+    is_secure = bool(settings.authorization.authorizer) or any(
+        one.has_sasl for one in protocols.values()
+    )
     wanted = settings.audit.topic_enable
     if not is_secure and wanted != "true":
         return None
@@ -248,6 +255,7 @@ def build_audit(
         randomness=randomness,
         metrics=metrics,
         writes_topic=wanted != "false",
+        inter_broker_listener=inter_broker_listener(settings.given, protocols),
     )
     tasks.start(audit.run(), name="audit")
     return audit

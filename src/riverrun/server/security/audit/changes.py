@@ -59,6 +59,8 @@ AUDITED: Final = frozenset(
         ApiKey.EXPIRE_DELEGATION_TOKEN,
         # Only if no member of the group commits: an administrator sets the offsets.
         ApiKey.OFFSET_COMMIT,
+        # Only on listeners for clients: an administrator aborts a hanging transaction (KIP-664).
+        ApiKey.WRITE_TXN_MARKERS,
     }
 )
 """APIs whose requests are recorded."""
@@ -102,8 +104,11 @@ _ACL_NAMES: Final[Mapping[str, type[IntEnum]]] = {
 }
 
 
-def is_recorded(key: ApiKey, request: Any) -> bool:
-    """Whether a request of an audited API is an administrative one."""
+def is_recorded(key: ApiKey, request: Any, *, is_between_nodes: bool) -> bool:
+    """Whether a request of an audited API is an administrative one. ``is_between_nodes``: it came
+    to the listener that nodes use."""
+    if key is ApiKey.WRITE_TXN_MARKERS:
+        return not is_between_nodes
     if key is ApiKey.OFFSET_COMMIT and request is not None:
         return request.generation_id_or_member_epoch < 0 and not request.member_id
     return True
@@ -192,6 +197,10 @@ def resources(key: ApiKey, request: Any) -> Iterator[tuple[str, str]]:
         for entry in request.entries:
             for entity in entry.entity:
                 yield entity.entity_type, entity.entity_name or "(default)"
+    elif key is ApiKey.WRITE_TXN_MARKERS:
+        for marker in request.markers:
+            for topic in marker.topics:
+                yield "topic", topic.name
     elif key is ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
         for one in (*request.upsertions, *request.deletions):
             yield "user", one.name

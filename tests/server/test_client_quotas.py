@@ -18,9 +18,11 @@ from riverrun.security.principal import NODE, Principal
 from riverrun.security.quotas import CLIENT_ID, IP, USER, Entity, QuotaKind
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.timed_work import TimedWork
+from riverrun.server.security.access import AccessControl
 from riverrun.server.security.client_quotas import USES_MAX, ClientQuotas, exempt_listener_of
 from riverrun.server.security.quota_settings import QuotaSettings
 from riverrun.server.security.request_throttle import RequestThrottle
+from riverrun.server.security.settings import AuthorizationSettings
 from riverrun.wire.apis import APIS, ApiKey
 from riverrun.wire.codec import decode_response, encode_response, response_fields
 from riverrun.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
@@ -33,6 +35,7 @@ from riverrun.wire.throttle_time import throttle_time_of, with_throttle_time
 from tests.cluster.fakes import cluster_of, replayed
 from tests.server.requests.admin_node import Node
 
+from .access import OPEN_ACCESS
 from .fakes import FakeClock, Network, decode_frame, feed, frame, hot, module
 
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -165,7 +168,9 @@ class Muted:
 @pytest.mark.parametrize("version", range(3, 14))
 def test_time_is_found_in_every_version_of_produce(version: int) -> None:
     muted = Muted()
-    throttle = RequestThrottle(quotas_with(quota({USER: "ann"}, QuotaKind.PRODUCER, 10.0)), muted)
+    throttle = RequestThrottle(
+        quotas_with(quota({USER: "ann"}, QuotaKind.PRODUCER, 10.0)), OPEN_ACCESS, muted
+    )
     result = ProduceResult(TOPIC_ID if version >= 13 else "t", 3, ErrorCode.NONE, 7)
     body = encode_produce_response(version, [result, result._replace(partition=4)])
     made = throttle.answered(ApiKey.PRODUCE, context(version=version), body, size=200, seconds=0.0)
@@ -193,7 +198,9 @@ def test_time_is_found_where_it_was_set(key: ApiKey) -> None:
 
 def test_old_version_without_the_field_is_muted_only() -> None:
     muted = Muted()
-    throttle = RequestThrottle(quotas_with(quota({USER: "ann"}, QuotaKind.REQUEST, 1.0)), muted)
+    throttle = RequestThrottle(
+        quotas_with(quota({USER: "ann"}, QuotaKind.REQUEST, 1.0)), OPEN_ACCESS, muted
+    )
     body = encode_response(ApiKey.METADATA, 1, EMPTY_METADATA)
     made = throttle.answered(ApiKey.METADATA, context(version=1), body, size=9, seconds=5.0)
     assert made == body
@@ -202,16 +209,47 @@ def test_old_version_without_the_field_is_muted_only() -> None:
 
 def test_response_with_a_time_of_its_own_keeps_the_larger_one() -> None:
     muted = Muted()
-    throttle = RequestThrottle(quotas_with(quota({USER: "ann"}, QuotaKind.REQUEST, 1.0)), muted)
+    throttle = RequestThrottle(
+        quotas_with(quota({USER: "ann"}, QuotaKind.REQUEST, 1.0)), OPEN_ACCESS, muted
+    )
     told = HeartbeatResponse(error_code=ErrorCode.NONE, throttle_time_ms=5000)
     made = throttle.answered(ApiKey.HEARTBEAT, context(version=4), told, size=9, seconds=5.0)
     assert made.throttle_time_ms == 5000 and muted.seconds == [5.0]
 
 
+def test_requests_of_nodes_on_a_listener_of_clients_do_not_wait() -> None:
+    """Nodes are users there, with the right ClusterAction. Clients without it wait as usual."""
+    settings = AuthorizationSettings(authorizer="riverrun", super_users="User:node")
+    access = AccessControl(settings, Image)
+
+    def waits(key: ApiKey, version: int, user: str) -> bool:
+        muted = Muted()
+        quotas = quotas_with(quota({USER: None}, QuotaKind.REQUEST, 1.0))
+        throttle = RequestThrottle(quotas, access, muted)
+        request = context(version=version, principal=Principal("User", user))
+        throttle.answered(key, request, FINE, size=9, seconds=50.0)
+        return bool(muted.seconds)
+
+    for key, version in INTERNAL_REQUESTS:
+        assert not waits(key, version, "node"), key
+        assert waits(key, version, "ann"), key
+    assert waits(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "node"), "a request of a client"
+
+
+INTERNAL_REQUESTS = (
+    (ApiKey.ADD_PARTITIONS_TO_TXN, 4),
+    (ApiKey.VERIFY_REPLICA, 0),
+    (ApiKey.APPEND_AUDIT, 0),
+    (ApiKey.WRITE_TXN_MARKERS, 1),
+)
+
+
 def test_logins_and_requests_of_nodes_do_not_wait() -> None:
     muted = Muted()
-    throttle = RequestThrottle(quotas_with(quota({USER: None}, QuotaKind.REQUEST, 1.0)), muted)
-    for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS):
+    throttle = RequestThrottle(
+        quotas_with(quota({USER: None}, QuotaKind.REQUEST, 1.0)), OPEN_ACCESS, muted
+    )
+    for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
         assert throttle.answered(key, context(), b"", size=9, seconds=50.0) == b""
     throttle.answered(ApiKey.HEARTBEAT, context(principal=NODE), FINE, size=9, seconds=50.0)
     assert not muted.seconds
@@ -226,7 +264,7 @@ class LimitedNetwork(Network):
     def __init__(self, modules: Any, kind: QuotaKind, limit: float) -> None:
         super().__init__(modules, idle_ms_max=10_000)
         quotas = quotas_with(quota({CLIENT_ID: None}, kind, limit), clock=self.clock)
-        self.router._throttle = RequestThrottle(quotas, self.listener.mute)
+        self.router._throttle = RequestThrottle(quotas, OPEN_ACCESS, self.listener.mute)
 
 
 async def turn() -> None:

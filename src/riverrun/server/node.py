@@ -369,7 +369,7 @@ class Node:
             )
         await broker.register()
         broker.start()
-        throttle = RequestThrottle(services.quotas, listener.mute)
+        throttle = RequestThrottle(services.quotas, services.access, listener.mute)
         router = build_broker_router(broker.services, throttle, on_bug=self._handler_failed)
         for address in self.settings.client_addresses():
             if address not in self._sockets:

@@ -6,10 +6,12 @@ connection is not read meanwhile (KIP-219).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from riverrun.security.acls import AclOperation
 from riverrun.server.dispatch.context import RequestContext
+from riverrun.server.security.access import AccessControl
 from riverrun.server.security.client_quotas import ClientQuotas
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.throttle_time import throttle_time_of, with_throttle_time
@@ -18,19 +20,29 @@ EXEMPT: Final = frozenset(
     {
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
-        ApiKey.WRITE_TXN_MARKERS,
         ApiKey.DISCOVER_NODE,
     }
 )
-"""Logins, and requests of other nodes. Fetches of followers count nothing either."""
+"""Logins, and the first request of other nodes. Fetches of followers count nothing either."""
+OF_NODES: Final[Mapping[ApiKey, int]] = {
+    ApiKey.WRITE_TXN_MARKERS: 0,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 4,
+    ApiKey.VERIFY_REPLICA: 0,
+    ApiKey.APPEND_AUDIT: 0,
+}
+"""Requests of other nodes, from a version on. Users with the right ClusterAction have no quota for
+them, also on a listener that clients use."""
 
 
 class RequestThrottle:
     """Slows down the clients of one router."""
 
-    def __init__(self, quotas: ClientQuotas, mute: Callable[[int, float], None]) -> None:
+    def __init__(
+        self, quotas: ClientQuotas, access: AccessControl, mute: Callable[[int, float], None]
+    ) -> None:
         """``mute`` stops reading from a connection for some seconds."""
         self.quotas = quotas
+        self._access = access
         self._mute = mute
 
     def unanswered(self, context: RequestContext, size: int) -> None:
@@ -47,7 +59,7 @@ class RequestThrottle:
         controller counts changes of topics.
         """
         quotas, version = self.quotas, context.api_version
-        if key in EXEMPT or quotas.is_exempt(context):
+        if key in EXEMPT or quotas.is_exempt(context) or self._is_of_node(key, context):
             return body
         own_ms = wait_ms = throttle_time_of(key, version, body)
         if key is ApiKey.PRODUCE:
@@ -58,6 +70,12 @@ class RequestThrottle:
         if wait_ms == own_ms:
             return body
         return with_throttle_time(key, version, body, wait_ms)
+
+    def _is_of_node(self, key: ApiKey, context: RequestContext) -> bool:
+        since = OF_NODES.get(key)
+        if since is None or context.api_version < since:
+            return False
+        return self._access.allows_cluster(context, AclOperation.CLUSTER_ACTION)
 
     def _wait(self, context: RequestContext, wait_ms: int) -> None:
         if wait_ms > 0:

@@ -24,7 +24,7 @@ from riverrun.client.security import ClientSecurity, client_security
 from riverrun.model.errors import ErrorCode
 from riverrun.security.acls import AclOperation
 from riverrun.security.scram import ScramClient, ScramMechanism
-from riverrun.server.network.tls_acceptor import HANDSHAKES_PER_HOST_MAX
+from riverrun.server.network.settings import NetworkSettings
 from riverrun.server.security.access import REQUIRED
 from riverrun.storage.directory import METADATA_TOPIC_ID
 from riverrun.wire.apis import CONTROLLER_ROUTES, KNOWN_APIS, ROUTES, ApiKey
@@ -57,6 +57,7 @@ CLIENTS, CONTROLLER, BROKERS = 0, 1, 3
 """The listeners that `up --secure` opens, by their ports above the one of clients."""
 LENGTH = struct.Struct(">i")
 SEED = 7
+HANDSHAKES_MAX = NetworkSettings().tls_handshakes_per_ip_max
 BROKEN_HANDSHAKES = 100
 DELAY_SECONDS = 0.1
 """The default of connection.failed.authentication.delay.ms."""
@@ -160,7 +161,7 @@ def refused(secure: SecureNode, reason: str) -> float:
 
 def test_a_flood_of_connections_does_not_keep_others_out(secure: SecureNode) -> None:
     with contextlib.ExitStack() as stack:
-        flood = [stack.enter_context(connect(secure)) for _ in range(3 * HANDSHAKES_PER_HOST_MAX)]
+        flood = [stack.enter_context(connect(secure)) for _ in range(3 * HANDSHAKES_MAX)]
         for one in flood:
             one.setblocking(False)
 
@@ -171,7 +172,7 @@ def test_a_flood_of_connections_does_not_keep_others_out(secure: SecureNode) -> 
                     count += is_closed(one)
             return count
 
-        wanted = len(flood) - HANDSHAKES_PER_HOST_MAX
+        wanted = len(flood) - HANDSHAKES_MAX
         until(lambda: closed() >= wanted, seconds=SECONDS_MAX, what="refused connections")
         security = secure.security
         assert secure.produce(security["user"], security["password"], "work") == ""

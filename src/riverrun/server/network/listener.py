@@ -162,7 +162,11 @@ class Listener:
         guard = self.guard(name)
         if guard is not None and guard.protocol.has_tls:
             acceptor = TlsAcceptor(
-                guard, connect, partial(self._handshake_failed, name), backlog=backlog
+                guard,
+                connect,
+                partial(self._handshake_failed, name),
+                backlog=backlog,
+                handshakes_per_host_max=self.settings.tls_handshakes_per_ip_max,
             )
             self._acceptors.append(acceptor)
             return await acceptor.start(host, port, bound)

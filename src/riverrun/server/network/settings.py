@@ -107,6 +107,14 @@ class NetworkSettings(Settings):
         at_least=-1,
         doc="The kernel's receive buffer of a connection (SO_RCVBUF); -1 for the system default.",
     )
+    tls_handshakes_per_ip_max: int = setting(
+        100,
+        name="max.tls.handshakes.per.ip",
+        at_least=1,
+        doc="Unfinished TLS handshakes of one address with one listener; further connections are"
+        " closed at once. Raise it if many clients share an address, such as that of a NAT gateway"
+        " or a proxy. Kafka has no such setting.",
+    )
     backlog: int = setting(
         50,
         name="socket.listen.backlog.size",

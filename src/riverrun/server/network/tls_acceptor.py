@@ -21,8 +21,6 @@ from riverrun.security.tls import HANDSHAKE_SECONDS_MAX
 from riverrun.server.security.guard import ListenerGuard
 
 HANDSHAKES_MAX: Final = 1000
-HANDSHAKES_PER_HOST_MAX: Final = 100
-"""A host with more unfinished handshakes than this gets no further ones."""
 RETRY_SECONDS: Final = 0.1
 """The pause after a failed accept, such as too many open files."""
 TLS_RECORD_BYTES: Final = 16 * 1024
@@ -40,12 +38,15 @@ class TlsAcceptor:
         failed: Callable[[str, str], None],
         *,
         backlog: int,
+        handshakes_per_host_max: int,
     ) -> None:
-        """``failed`` gets the host and the reason of each failed handshake."""
+        """``failed`` gets the host and the reason of each failed handshake. A host with more
+        unfinished handshakes than ``handshakes_per_host_max`` gets no further ones."""
         self._guard = guard
         self._connect = connect
         self._failed = failed
         self._backlog = backlog
+        self._per_host_max = handshakes_per_host_max
         self._sockets: list[socket.socket] = []
         self._tasks = OwnedTasks(lambda _, error: failed("", str(error)))
         self._handshakes = asyncio.Semaphore(HANDSHAKES_MAX)
@@ -94,7 +95,7 @@ class TlsAcceptor:
                 self._handshakes.release()
                 raise
             host = str(address[0])
-            if self._per_host.get(host, 0) >= HANDSHAKES_PER_HOST_MAX:
+            if self._per_host.get(host, 0) >= self._per_host_max:
                 self._handshakes.release()
                 accepted.close()
                 self._failed(host, "too many unfinished handshakes")

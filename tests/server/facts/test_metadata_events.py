@@ -134,6 +134,23 @@ def test_changes_of_partitions_have_their_kind() -> None:
     assert [event.kind for event in events(moved_to)] == ["other"]
 
 
+def test_settings_of_a_listener_are_shown_unless_they_are_secret() -> None:
+    prefix = "listener.name.sasl_ssl"
+    values = {
+        f"{prefix}.max.connections": "7",
+        f"{prefix}.secret.word": "hunter2",
+        f"{prefix}.plain.secret.word": "hunter2",
+        f"{prefix}.of.another.version": "hunter2",
+    }
+    records = [
+        ConfigRecord(resource_type=ConfigType.BROKER, resource_name="1", name=name, value=value)
+        for name, value in values.items()
+    ]
+    (event,) = events(*records)
+    assert list(event.details["set"].values()) == ["7", HIDDEN, HIDDEN, HIDDEN]
+    assert "hunter2" not in str(event)
+
+
 def test_settings_are_shown_unless_they_are_secret() -> None:
     (event,) = events(config("retention.ms", "7"), config("a.password", "hunter2"))
     assert event.details["set"] == {"retention.ms": "7", "a.password": HIDDEN}

@@ -84,8 +84,10 @@ These run in the tests of each change, against real nodes:
 | Confluent's serializers, Apicurio Registry | Avro, Protobuf and JSON Schema in pipelines, `consume` and the console |
 
 ## Missing features besides these APIs
-- **Security**: GSSAPI (Kerberos), JKS and PKCS12 stores (PEM works), custom
-  principal builders and authorizers.
+- **Security**: GSSAPI (Kerberos); JKS and PKCS12 stores (PEM works); custom principal builders,
+  authorizers, callback handlers and SSL engines; OAuth client credentials, with which a node or a
+  command would get tokens itself (`sasl.oauthbearer.token.endpoint.url`); unsigned tokens;
+  `early.start.listeners`; a choice among the cipher suites of TLS 1.3.
 - **Settings of share and streams groups and of client metrics subscriptions**: DescribeConfigs lists
   them with Kafka's defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to
   KIP-932, KIP-1071 and KIP-714. Those of the consumer protocol (`consumer.*`) work.

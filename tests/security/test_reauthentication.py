@@ -14,10 +14,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from riverrun.cli.support.client_config import parse_properties
 from riverrun.client.pool import ConnectionPool, parse_bootstrap
 from riverrun.client.security import client_security
 from riverrun.model.errors import KafkaError as OwnError
+from riverrun.model.properties import parse_properties
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from tests.secure_node import SecureNode

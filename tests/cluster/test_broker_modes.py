@@ -6,10 +6,11 @@ import pytest
 
 from riverrun.cluster.brokers.heartbeats import heartbeat
 from riverrun.cluster.brokers.modes import BROKER_MODE, is_emptied, resting
+from riverrun.cluster.brokers.registration import unregister
 from riverrun.cluster.configs.alter_configs import incremental_alter_configs
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.elect_leaders import balance, elect_leaders, hand_over
-from riverrun.cluster.partitions.leadership import fence, unregister
+from riverrun.cluster.partitions.leadership import fence
 from riverrun.cluster.partitions.reassignment import alter_partition_reassignments
 from riverrun.cluster.settings import ControllerSettings
 from riverrun.metadata.image import Image
@@ -24,7 +25,8 @@ from riverrun.wire.messages.alter_partition_reassignments_request import (
     ReassignableTopic,
 )
 from riverrun.wire.messages.elect_leaders_request import ElectLeadersRequest, TopicPartitions
-from tests.cluster.fakes import make_configs, replayed
+from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
+from tests.cluster.fakes import make_configs, registration, replayed
 from tests.cluster.messages import heartbeat_request
 from tests.cluster.states import NAME, P, after, cluster, state
 
@@ -107,9 +109,10 @@ def test_decommissioning_broker_gets_no_new_replicas_and_keeps_its_old_ones() ->
     assert not is_emptied(image, NodeId(1))
 
 
-def test_mode_ends_with_the_registration() -> None:
+def test_mode_ends_when_a_person_unregisters_the_broker() -> None:
     image = in_mode(cluster(P(2, (2, 3))), 1, "decommissioning")
-    gone = replayed(image, unregister(CONFIGS, image, NodeId(1)))
+    request = UnregisterBrokerRequest(broker_id=1)
+    gone = replayed(image, unregister(CONFIGS, image, request).records)
     assert not is_emptied(gone, NodeId(1))
     assert not [one for key, one in gone.configs.items() if BROKER_MODE in one], gone.configs
 
@@ -150,7 +153,10 @@ def stopping(image: Image, node: int) -> Image:
 
 def test_decommissioned_broker_that_stops_is_unregistered() -> None:
     image = in_mode(cluster(P(2, (2, 3), replicas=(2, 3))), 1, "decommissioning")
-    assert NodeId(1) not in stopping(image, 1).brokers
+    image = stopping(image, 1)
+    assert NodeId(1) not in image.brokers
+    back = replayed(image, [registration(image, 1)])
+    assert is_emptied(back, NodeId(1)), "a host that reboots must not get new replicas"
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,16 @@ import pytest
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.balancing.absences import absence_records
+from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.brokers.modes import BrokerMode, mode_of
+from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ConfigRecord
-from riverrun.model.ids import NodeId
+from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.server.controller_link.retirement import Retirement
-from tests.cluster.fakes import FakeClock, MemoryLog, make_configs, replayed
+from riverrun.storage.settings import LogSettings
+from tests.cluster.fakes import FakeClock, MemoryLog, declared, registration, replayed
+from tests.cluster.messages import registration_request
 from tests.cluster.states import P, cluster
 
 FOUR = NodeId(4)
@@ -27,25 +31,89 @@ def dead(*, mode: str = "decommissioning", replicas: tuple[int, ...] = (1, 2, 3)
     return replayed(image, absence_records(image, 1_000_000))
 
 
-def brokers_after(image: Image, seconds: float, voters: tuple[int, ...] = (1, 2, 3)) -> Image:
-    clock, log = FakeClock(), MemoryLog(image)
-    clock.now = 1000.0 + seconds
-    retirement = Retirement(
-        ActiveController(log, make_configs(), clock=clock),
-        log,
-        clock,
-        voters=lambda: [NodeId(node) for node in voters],
-        interval_seconds=1.0,
-    )
-    asyncio.run(retirement.check())
-    return log.newest
+class Scene:
+    """A controller that became active 10 seconds before the check."""
+
+    def __init__(
+        self,
+        image: Image,
+        seconds: float,
+        voters: tuple[int, ...] = (1, 2, 3),
+        timeout_seconds: int = 1,
+    ) -> None:
+        texts = {"self.healing.timeout": str(timeout_seconds * 1000)}
+        configs = Configs(
+            (*declared(), *BalanceSettings.declared()),
+            given=texts,
+            node_id=NodeId(1),
+            log=LogSettings(),
+        )
+        self.clock, self.log = FakeClock(), MemoryLog(image)
+        self.clock.now = 1000.0 + seconds - 10.0
+        self.controller = ActiveController(self.log, configs, clock=self.clock)
+        self.retirement = Retirement(
+            self.controller,
+            self.log,
+            configs,
+            BalanceSettings.from_texts(texts),
+            self.clock,
+            voters=lambda: [NodeId(node) for node in voters],
+        )
+
+    async def lead(self) -> None:
+        self.controller.on_leadership(True, LeaderEpoch(2))
+        self.clock.now += 10.0
+
+
+def brokers_after(
+    image: Image, seconds: float, voters: tuple[int, ...] = (1, 2, 3), timeout_seconds: int = 1
+) -> Image:
+    scene = Scene(image, seconds, voters, timeout_seconds)
+
+    async def play() -> None:
+        await scene.lead()
+        await scene.retirement.check()
+
+    asyncio.run(play())
+    return scene.log.newest
 
 
 def test_decommissioned_broker_that_died_is_unregistered_after_a_minute() -> None:
     assert FOUR in brokers_after(dead(), 59.0).brokers
+    assert list(brokers_after(dead(), 60.0).brokers) == [1, 2, 3]
+
+
+def test_broker_may_be_away_as_long_as_healing_waits() -> None:
+    assert FOUR in brokers_after(dead(), 1799.0, timeout_seconds=1800).brokers
+    assert FOUR not in brokers_after(dead(), 1800.0, timeout_seconds=1800).brokers
+
+
+def test_broker_that_comes_back_is_still_decommissioned() -> None:
     image = brokers_after(dead(), 60.0)
-    assert list(image.brokers) == [1, 2, 3]
-    assert mode_of(image, FOUR) is BrokerMode.ACTIVE, "a new broker with this id starts afresh"
+    image = replayed(image, [registration(image, 4)])
+    assert mode_of(image, FOUR) is BrokerMode.DECOMMISSIONING
+
+
+def test_broker_that_has_just_registered_again_stays_registered() -> None:
+    scene = Scene(dead(), 600.0)
+
+    async def play() -> None:
+        await scene.lead()
+        await scene.controller.register(registration_request(4, 2))
+        assert scene.log.newest.brokers[FOUR].is_fenced
+        await scene.retirement.check()
+        assert FOUR in scene.log.newest.brokers
+        scene.clock.now += 10.0
+        await scene.retirement.check()
+        assert FOUR not in scene.log.newest.brokers
+
+    asyncio.run(play())
+
+
+def test_nobody_is_unregistered_before_this_node_acts_as_the_controller() -> None:
+    scene = Scene(dead(), 600.0)
+    asyncio.run(scene.retirement.check())
+    assert FOUR in scene.log.newest.brokers
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@
 | decommissioning | only if no other in-sync replica can | no |
 
 The mode is the dynamic setting ``broker.mode`` of one broker. It is part of the metadata, so it
-survives restarts of the broker and changes of the controller.
+survives restarts of the broker and changes of the controller. It also survives when the controller
+unregisters a decommissioned broker by itself: the broker may come back, and is still decommissioned
+then. The mode ends when a person resets it or unregisters the broker.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from enum import StrEnum
 from typing import Final
 
 from riverrun.metadata.image import ConfigType, Image
+from riverrun.metadata.records import ConfigRecord
 from riverrun.model.ids import NodeId
 
 BROKER_MODE: Final = "broker.mode"
@@ -43,6 +46,17 @@ def is_emptied(image: Image, node: NodeId) -> bool:
 def mode_texts(image: Image) -> dict[str, str]:
     """The modes of the registered brokers that are not active, by their ids."""
     return {str(node): mode_of(image, node).value for node in resting(image)}
+
+
+def mode_reset(image: Image, node: NodeId) -> list[ConfigRecord]:
+    """Return a broker to the active mode."""
+    if mode_of(image, node) is BrokerMode.ACTIVE:
+        return []
+    return [
+        ConfigRecord(
+            resource_type=ConfigType.BROKER, resource_name=str(node), name=BROKER_MODE, value=None
+        )
+    ]
 
 
 def resting(image: Image) -> tuple[NodeId, ...]:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from riverrun.cluster.brokers.modes import mode_reset
 from riverrun.cluster.decision import Decision
 from riverrun.cluster.partitions import leadership
 from riverrun.metadata.image import BrokerImage, Image
@@ -199,14 +200,17 @@ def _check_features(
 def unregister(
     configs: Configs, image: Image, request: UnregisterBrokerRequest
 ) -> Decision[UnregisterBrokerResponse]:
-    """Remove a broker. Its replicas stay assigned to it, but are neither in sync nor eligible."""
+    """Remove a broker. Its replicas stay assigned to it, but are neither in sync nor eligible.
+
+    Its mode ends. Otherwise a new broker with this id would start in the mode of the old one.
+    """
     node = NodeId(request.broker_id)
     if node not in image.brokers:
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node} is not currently registered"
         )
     return Decision(
-        records=tuple(leadership.unregister(configs, image, node)),
+        records=(*leadership.unregister(configs, image, node), *mode_reset(image, node)),
         response=UnregisterBrokerResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None
         ),

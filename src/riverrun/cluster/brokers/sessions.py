@@ -116,6 +116,12 @@ class Sessions:
             and now - session.contact < self._timeout
         )
 
+    def is_silent(self, node: NodeId, now: float) -> bool:
+        """Whether the session of a registered broker has ended. All brokers have one at first, so
+        none is silent before this node acts as the active controller."""
+        session = self._known.get(node)
+        return session is not None and not self.is_valid(node, session.epoch, now)
+
     def was_replaced(self, incarnation: UUID | None) -> bool:
         """Whether a later incarnation of the same node has registered."""
         return incarnation in self._replaced

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from riverrun.cluster.brokers.modes import BROKER_MODE, BrokerMode, mode_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.cluster.partitions.election_rules import ElectionRules, election_rules
 from riverrun.cluster.partitions.partition_change import (
@@ -28,14 +27,12 @@ from riverrun.metadata.image import (
     DIRECTORY_LOST,
     NO_LEADER,
     BrokerImage,
-    ConfigType,
     Image,
     PartitionImage,
     TopicImage,
 )
 from riverrun.metadata.records import (
     BrokerRegistrationChangeRecord,
-    ConfigRecord,
     PartitionChangeRecord,
     UnregisterBrokerRecord,
 )
@@ -91,20 +88,10 @@ def begin_shutdown(
 
 
 def unregister(configs: Configs, image: Image, node: NodeId) -> list[Record]:
-    """Remove a broker. Its replicas are no longer eligible."""
+    """Remove a broker. Its replicas are no longer eligible. Its mode stays."""
     records: list[Record] = list(_leave(configs, image, (node,), unclean=(node,)))
     epoch = image.brokers[node].epoch
     records.append(UnregisterBrokerRecord(broker_id=node, broker_epoch=epoch))
-    if mode_of(image, node) is not BrokerMode.ACTIVE:
-        # Otherwise a new broker with this id would start in the mode of the old one.
-        records.append(
-            ConfigRecord(
-                resource_type=ConfigType.BROKER,
-                resource_name=str(node),
-                name=BROKER_MODE,
-                value=None,
-            )
-        )
     return records
 
 

@@ -38,8 +38,9 @@ def start_balancing(services: NodeServices, tasks: OwnedTasks, planner: Planner)
     retirement = Retirement(
         services.controller,
         metadata,
+        services.configs,
+        services.settings.balance,
         services.clock,
         voters=lambda: [voter.id for voter in metadata.voters],
-        interval_seconds=services.settings.balance.check_interval_ms / 1000,
     )
     tasks.start(retirement.run(), name="retirement")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
 
 import structlog
 
 from riverrun.cluster.active_controller import ActiveController, MetadataWriter
-from riverrun.cluster.brokers.retirement import retired
+from riverrun.cluster.balancing.settings import BalanceSettings
+from riverrun.cluster.brokers.retirement import retire, retired
+from riverrun.cluster.configs.node_configs import Configs
+from riverrun.cluster.decision import Decision
+from riverrun.metadata.image import Image
 from riverrun.model.errors import KafkaError
 from riverrun.model.ids import NodeId
 from riverrun.ports.clock import Clock
-from riverrun.wire.messages.unregister_broker_request import UnregisterBrokerRequest
 
 log = structlog.get_logger("riverrun.controller")
 
@@ -22,21 +26,23 @@ class Retirement:
         self,
         controller: ActiveController,
         metadata: MetadataWriter,
+        configs: Configs,
+        settings: BalanceSettings,
         clock: Clock,
         *,
         voters: Callable[[], Collection[NodeId]],
-        interval_seconds: float,
     ) -> None:
         self._controller = controller
         self._metadata = metadata
+        self._configs = configs
+        self._static = settings
         self._clock = clock
         self._voters = voters
-        self._interval_seconds = interval_seconds
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self._static.check_interval_ms / 1000)
             if not self._metadata.is_active:
                 continue
             try:
@@ -45,11 +51,26 @@ class Retirement:
                 # Another controller, or a full disk: the next check tries again.
                 log.warning("no broker is unregistered", error=error.message or error.code.name)
 
+    def _is_silent(self, now: float, node: NodeId) -> bool:
+        return self._controller.sessions.is_silent(node, now)
+
     async def check(self) -> None:
         for _ in range(len(self._metadata.newest.brokers)):
-            nodes = retired(self._metadata.newest, self._voters(), self._clock.now_ms())
+            image = self._metadata.newest
+            settings = self._configs.effective(image, self._static)
+            nodes = retired(
+                image,
+                self._voters(),
+                self._clock.now_ms(),
+                healing_timeout_ms=settings.healing_timeout_ms,
+                is_silent=partial(self._is_silent, self._clock.monotonic()),
+            )
             if not nodes:
                 return
             log.info("decommissioned broker is gone and unregistered", broker=nodes[0])
             # Decided before anything else can change: there is no await in between.
-            await self._controller.unregister(UnregisterBrokerRequest(broker_id=nodes[0]))
+            await self._controller.submit(partial(self._retire, nodes[0]))
+
+    def _retire(self, node: NodeId, image: Image) -> Decision[None]:
+        self._controller.sessions.closed(node)
+        return retire(self._configs, image, node)

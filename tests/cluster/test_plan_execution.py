@@ -14,10 +14,12 @@ from riverrun.cluster.balancing.plans import PlanReader, plan_of, plan_record
 from riverrun.cluster.balancing.rollbacks import rollback_records
 from riverrun.cluster.balancing.submission import (
     ENDED_KEPT,
+    REPAIRS_MAX,
     RUNNING_MAX,
     cancel_plan,
     running_plans,
     submit_plan,
+    submit_repair,
 )
 from riverrun.cluster.balancing.throttling import (
     FOLLOWER_LIST,
@@ -537,6 +539,12 @@ def test_number_of_plans_and_of_results_is_limited() -> None:
     for number in range(RUNNING_MAX):
         image = submitted(image, move(number, (4, 2, 3)), plan_id=f"run-{number}")
     assert refusal(image, move(39, (4, 2, 3))).code is ErrorCode.POLICY_VIOLATION
+    header = PlanHeader(reason="broker 1 is away", purpose="repair")
+    for number in range(REPAIRS_MAX):
+        repair = submit_repair(image, f"repair-{number}", header, [move(20 + number, (4, 2, 3))])
+        image = replayed(image, repair)
+    with pytest.raises(KafkaError):
+        submit_repair(image, "one-more", header, [move(39, (4, 2, 3))])
     for number in range(RUNNING_MAX):
         image = replayed(image, cancel_plan(CONFIGS, image, f"run-{number}"))
     for number in range(20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from riverrun.cluster.balancing.absences import absence_records, away_since_ms
@@ -131,7 +132,29 @@ def test_broker_is_replaced_although_a_plan_runs_and_all_else_waits() -> None:
     assert found is not None
     assert found.is_beside_plans
     assert (found.causes, found.gone, found.draining) == (("away 3",), (3,), ())
-    assert need(watch, image, 30 * MINUTE, running=(BALANCING, REPAIRING)) is None
+
+
+@pytest.mark.parametrize("cause", ["away 4", "draining 4", "racks"])
+def test_broker_is_replaced_while_a_repair_of_something_else_runs(cause: str) -> None:
+    image, watch = cluster(*EVEN, brokers=(1, 2, 3, 4, 5), fenced=(3,)), NeedWatch()
+    need(watch, image)
+    running = (BALANCING, replace(REPAIRING, causes=(cause,)))
+    found = need(watch, image, 30 * MINUTE, running=running, broken_racks=1)
+    assert found is not None
+    assert found.is_beside_plans
+    assert (found.causes, found.gone) == (("away 3",), (3,))
+
+
+def test_broker_that_a_repair_replaces_is_left_to_it() -> None:
+    """A second broker dies while the first one is replaced."""
+    image, watch = cluster(*EVEN, brokers=range(1, 8), fenced=(2, 3)), NeedWatch()
+    need(watch, image)
+    first = replace(REPAIRING, causes=("away 3", "racks"))
+    found = need(watch, image, 30 * MINUTE, running=(first,))
+    assert found is not None
+    assert (found.causes, found.gone) == (("away 2",), (2,))
+    second = replace(REPAIRING, causes=("away 2",))
+    assert need(watch, image, 30 * MINUTE, running=(first, second)) is None
 
 
 def test_decommissioned_broker_that_is_away_is_left_to_the_plan_that_runs() -> None:

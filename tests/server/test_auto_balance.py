@@ -152,6 +152,29 @@ def test_broker_is_replaced_while_a_long_plan_runs() -> None:
     assert len(plan_ids(harness.log.newest)) == 2
 
 
+def test_broker_is_replaced_while_the_repair_of_another_runs() -> None:
+    partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3 + [P(1, (1, 2), replicas=(1, 2, 4))] * 3
+    image = cluster(*partitions, brokers=range(1, 9), fenced=(3,))
+    harness = Harness(image, {"balance.mode": "auto", "self.healing.timeout": "60000"})
+    harness.check()
+    harness.clock.now += 60.0
+    (first,) = plan_ids(harness.check())
+    epoch = image.brokers[FOUR].epoch
+    died = BrokerRegistrationChangeRecord(broker_id=4, broker_epoch=epoch, fenced=FENCED)
+    harness.log.newest = replayed(harness.log.newest, [died])
+    harness.check()
+    harness.clock.now += 60.0
+    image = harness.check()
+    (second,) = (one for one in plan_ids(image) if one != first)
+    plan = plan_of(image, second)
+    assert plan is not None
+    assert plan.header.causes == ("away 4",)
+    assert [move.partition for move in plan.moves] == [3, 4, 5]
+    assert all(FOUR in move.removing for move in plan.moves)
+    harness.clock.now += 3600.0
+    assert plan_ids(harness.check()) == [first, second]
+
+
 def test_time_of_absence_goes_on_after_a_change_of_controller() -> None:
     partitions = [P(1, (1, 2), replicas=(1, 2, 3))] * 3
     image = cluster(*partitions, brokers=(1, 2, 3, 4), fenced=(3,))

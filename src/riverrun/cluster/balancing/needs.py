@@ -10,7 +10,8 @@
 
 Balancing waits while a broker with replicas is away, or one is in maintenance: it will come back.
 It also waits for the cool-down after a plan. Repairs do not. While a plan runs, only brokers that
-are away are replaced, by a plan beside it: all other needs wait for its end. If more than a third
+are away are replaced, by a plan beside it: all other needs wait for its end. A broker that a
+running repair replaces already is left to it. If more than a third
 of the brokers are away, nothing is healed, because the network is more likely at fault than each of
 them.
 
@@ -21,7 +22,7 @@ goes on counting.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -101,8 +102,6 @@ class NeedWatch:
     ) -> tuple[PlanNeed, ...]:
         """The plans that the cluster needs now, besides those that run; the most urgent first."""
         self._observe(image, now, now_ms, is_plan_running=bool(running))
-        if any(one.is_repair for one in running):
-            return ()
         placement.totals.update(image)
         defaults = placement_settings(configs, image)
         brokers = [
@@ -111,7 +110,7 @@ class NeedWatch:
         # A broker without replicas has nothing to replace and nothing to come back for.
         brokers = [one for one in brokers if one.replicas or one.id not in self._away_since]
         if running:
-            found = [self._repair_beside(brokers, settings, now)]
+            found = [self._repair_beside(brokers, settings, now, covered_causes(running))]
         else:
             found = [self._repair(brokers, settings, now, broken_racks)]
             if not self._away(brokers) and not any(
@@ -136,7 +135,11 @@ class NeedWatch:
         return [one for one in brokers if one.id in self._away_since]
 
     def _repair_beside(
-        self, brokers: Sequence[PlacementBroker], settings: BalanceSettings, now: float
+        self,
+        brokers: Sequence[PlacementBroker],
+        settings: BalanceSettings,
+        now: float,
+        covered: Collection[str],
     ) -> PlanNeed | None:
         """Replace brokers that are away. Those that are decommissioned have a plan of their own."""
         found = self._repair(brokers, settings, now, 0)
@@ -145,7 +148,7 @@ class NeedWatch:
         kept = [
             (cause, reason, node)
             for cause, reason, node in zip(found.causes, found.reasons, found.gone, strict=False)
-            if node not in found.draining
+            if node not in found.draining and cause not in covered
         ]
         if not kept and found.held_back is None:
             return None
@@ -221,6 +224,11 @@ class NeedWatch:
         if not found:
             return None
         return PlanNeed(purpose=Purpose.BALANCE, causes=tuple(found), reasons=tuple(found.values()))
+
+
+def covered_causes(running: Iterable[PlanHeader]) -> tuple[str, ...]:
+    """The causes that running repairs of the controller deal with."""
+    return tuple(cause for one in running if one.is_repair for cause in one.causes)
 
 
 def broker_figures(active: Sequence[PlacementBroker]) -> BalanceFigures:

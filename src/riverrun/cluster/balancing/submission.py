@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from riverrun.metadata.records import Record
 
 RUNNING_MAX: Final = 8
+REPAIRS_MAX: Final = 8
+"""Repairs of the controller that may run beside each other and beside RUNNING_MAX other plans."""
 ENDED_KEPT: Final = 8
 """Results of plans that are kept for those who watch; older ones are removed."""
 REPAIRED: Final = "a repair of the controller moves the partition"
@@ -54,7 +56,8 @@ TEXT_CHARS_MAX: Final = 32_767
 def submit_plan(image: Image, plan_id: str, texts: dict[str, str]) -> list[Record]:
     """The records of a new plan. Raises KafkaError if it is invalid or meets another plan."""
     known = _known(image)
-    return _submitted(image, plan_id, texts, known, RUNNING_MAX)
+    _check_count([one for one in known if one.is_running and not one.header.is_repair], RUNNING_MAX)
+    return _submitted(image, plan_id, texts, known)
 
 
 def submit_repair(
@@ -81,26 +84,31 @@ def submit_repair(
         records += drop_moves(image, plan, taken, REPAIRED)
         known[at] = replace(plan, dropped={**dict.fromkeys(taken, REPAIRED), **plan.dropped})
     texts = submitted_texts(header, mine)
-    return [*records, *_submitted(image, plan_id, texts, known, RUNNING_MAX + 1)]
+    _check_count([one for one in known if one.is_running and one.header.is_repair], REPAIRS_MAX)
+    return [*records, *_submitted(image, plan_id, texts, known)]
 
 
 def _submitted(
-    image: Image, plan_id: str, texts: dict[str, str], known: list[StoredPlan], running_max: int
+    image: Image, plan_id: str, texts: dict[str, str], known: list[StoredPlan]
 ) -> list[Record]:
     plan = _decoded(plan_id, texts)
     running = [one for one in known if one.is_running]
     if any(one.id == plan_id for one in known):
         raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"There is a plan {plan_id} already.")
-    if len(running) >= running_max:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"{len(running)} plans run already; wait, or cancel one."
-        )
+    _check_count(running, RUNNING_MAX + REPAIRS_MAX)
     _check_moves(image, plan.moves, running)
     records: list[Record] = list(_forget_old(image, known))
     records += [plan_record(plan_id, name, text) for name, text in texts.items()]
     waiting = encode(PlanProgress(waiting=len(plan.moves)))
     records.append(plan_record(plan_id, PROGRESS, waiting))
     return records
+
+
+def _check_count(running: Sequence[StoredPlan], most: int) -> None:
+    if len(running) >= most:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"{len(running)} plans run already; wait, or cancel one."
+        )
 
 
 def cancel_plan(configs: Configs, image: Image, plan_id: str) -> list[Record]:

@@ -22,7 +22,7 @@ from riverrun.cluster.balance import PartitionLoads, add_partitions, layout_buil
 from riverrun.cluster.balancing.absences import absence_records
 from riverrun.cluster.balancing.back_off import is_backing_off
 from riverrun.cluster.balancing.futility import FutileNeeds
-from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck
+from riverrun.cluster.balancing.needs import NeedWatch, PlanNeed, RackCheck, covered_causes
 from riverrun.cluster.balancing.plans import plans_without_moves, running_headers
 from riverrun.cluster.balancing.settings import BalanceMode, BalanceSettings
 from riverrun.cluster.balancing.submission import submit_plan, submit_repair
@@ -207,7 +207,10 @@ class AutoBalance:
         """The cluster may have changed while the plan was made. Moves that it overtook are dropped
         when the plan runs."""
         running = running_headers(image)
-        if any(one.is_repair for one in running) or (running and not need.is_beside_plans):
+        if running and not need.is_beside_plans:
+            return Decision(response=None)
+        covered = covered_causes(running)
+        if any(cause in covered for cause in need.causes):
             return Decision(response=None)
         now_ms = self._clock.now_ms()
         header = PlanHeader(

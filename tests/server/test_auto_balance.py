@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from riverrun.cluster.active_controller import ActiveController
 from riverrun.cluster.balance import PartitionLoad, PartitionLoads
 from riverrun.cluster.balancing.execution import ROLLED_BACK, advance, end
 from riverrun.cluster.balancing.executor import PlanExecutor
-from riverrun.cluster.balancing.plans import plan_ids, plan_of
+from riverrun.cluster.balancing.plans import plan_ids, plan_of, plan_record, progress_of
 from riverrun.cluster.balancing.settings import BalanceSettings
 from riverrun.cluster.balancing.submission import REPAIRED, cancel_plan, submit_plan
 from riverrun.cluster.balancing.suggestion import suggestion_of
@@ -27,6 +28,8 @@ from riverrun.placement.planner.stored_plan import (
     PlanEnd,
     PlanHeader,
     PlanProgress,
+    PlanResult,
+    encode,
     submitted_texts,
 )
 from riverrun.server.controller_link.auto_balance import AutoBalance, plan_in_process
@@ -173,6 +176,28 @@ def test_broker_is_replaced_while_the_repair_of_another_runs() -> None:
     assert all(FOUR in move.removing for move in plan.moves)
     harness.clock.now += 3600.0
     assert plan_ids(harness.check()) == [first, second]
+
+
+NEWER = [{"plan": "[]"}, {"progress": "[]"}, {"dropped.0000": "[]"}, {"rate.all": "[]"}]
+
+
+@pytest.mark.parametrize("texts", NEWER)
+def test_plan_of_a_newer_version_counts_as_running(texts: dict[str, str]) -> None:
+    header = PlanHeader(reason="cluster balance")
+    known = {**submitted_texts(header, ()), **texts}
+    image = cluster(*JOINED, brokers=(1, 2, 3, 4))
+    image = replayed(image, [plan_record("newer", name, text) for name, text in known.items()])
+    harness = Harness(image, {"balance.mode": "auto"})
+    assert plan_ids(harness.check()) == ["newer"]
+    assert harness.plans == 0
+    assert progress_of(image, "newer") == PlanProgress()
+    result = PlanResult(end=PlanEnd.DONE, ended_ms=1, done=1, dropped=0)
+    ended = [plan_record("newer", "result", encode(result))]
+    harness.log.newest = replayed(harness.log.newest, ended)
+    harness.clock.now += 1.0
+    harness.check()
+    harness.clock.now += 300.0
+    assert len(plan_ids(harness.check())) == 2
 
 
 def test_time_of_absence_goes_on_after_a_change_of_controller() -> None:

@@ -6,6 +6,7 @@ snapshots and applies them to nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from riverrun.metadata.image import ConfigKey, ConfigType, Image
@@ -20,7 +21,9 @@ from riverrun.placement.planner.stored_plan import (
     PlanProgress,
     PlanTextInvalid,
     StoredPlan,
+    decode_header,
     decode_plan,
+    decode_progress,
 )
 
 Texts = Mapping[str, str]
@@ -55,20 +58,34 @@ def running_ids(image: Image) -> list[str]:
 
 
 def plans_without_moves(image: Image) -> list[StoredPlan]:
-    """The plans that run or have ended. Their moves are not decoded."""
-    return [
-        decode_plan(plan_id, image.configs[ConfigType.PLAN, plan_id], moves=())
-        for plan_id in plan_ids(image)
-    ]
+    """The plans that run or have ended, without those that only a newer version reads. Their moves
+    are not decoded."""
+    found: list[StoredPlan] = []
+    for plan_id in plan_ids(image):
+        with contextlib.suppress(PlanTextInvalid):
+            found.append(decode_plan(plan_id, image.configs[ConfigType.PLAN, plan_id], moves=()))
+    return found
 
 
 def running_headers(image: Image) -> list[PlanHeader]:
-    return [plan.header for plan in plans_without_moves(image) if plan.is_running]
+    """The headers of the plans that run. One that only a newer version reads counts too: its moves
+    are under way."""
+    return [_header(image, plan_id) for plan_id in running_ids(image)]
+
+
+def _header(image: Image, plan_id: str) -> PlanHeader:
+    try:
+        return decode_header(image.configs[ConfigType.PLAN, plan_id])
+    except PlanTextInvalid:
+        return PlanHeader(reason=f"the plan {plan_id} of a newer version")
 
 
 def progress_of(image: Image, plan_id: str) -> PlanProgress:
-    texts = image.configs[ConfigType.PLAN, plan_id]
-    return decode_plan(plan_id, texts, moves=()).progress
+    """All zero if only a newer version reads it."""
+    try:
+        return decode_progress(image.configs[ConfigType.PLAN, plan_id])
+    except PlanTextInvalid:
+        return PlanProgress()
 
 
 def plan_record(plan_id: str, name: str, text: str | None) -> ConfigRecord:

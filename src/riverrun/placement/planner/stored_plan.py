@@ -239,11 +239,9 @@ def decode_plan(
             dropped.update(rows)
     return StoredPlan(
         id=plan_id,
-        header=_decode(HEADER, texts[HEADER], PlanHeader),
+        header=decode_header(texts),
         moves=decode_moves(texts) if moves is None else moves,
-        progress=_decode(PROGRESS, texts[PROGRESS], PlanProgress)
-        if PROGRESS in texts
-        else PlanProgress(),
+        progress=decode_progress(texts),
         dropped=dropped,
         throttled={
             name.removeprefix(THROTTLED): _decode(name, text, ThrottledEntries)
@@ -251,12 +249,23 @@ def decode_plan(
             if name.startswith(THROTTLED)
         },
         rates={
-            NodeId(int(name.removeprefix(RATE))): _decode(name, text, OldRates)
+            _rate_node(name): _decode(name, text, OldRates)
             for name, text in texts.items()
             if name.startswith(RATE)
         },
         result=_decode(RESULT, texts[RESULT], PlanResult) if RESULT in texts else None,
     )
+
+
+def decode_header(texts: Mapping[str, str]) -> PlanHeader:
+    """Raises ``PlanTextInvalid``."""
+    return _decode(HEADER, texts[HEADER], PlanHeader)
+
+
+def decode_progress(texts: Mapping[str, str]) -> PlanProgress:
+    """Raises ``PlanTextInvalid``."""
+    text = texts.get(PROGRESS)
+    return PlanProgress() if text is None else _decode(PROGRESS, text, PlanProgress)
 
 
 def decode_suggestion(texts: Mapping[str, str]) -> Suggestion | None:
@@ -314,6 +323,13 @@ def _planned(move: StoredMove) -> PlannedMove:
         size_bytes=float(move.size_bytes),
         bytes_in=float(move.bytes_in),
     )
+
+
+def _rate_node(name: str) -> NodeId:
+    text = name.removeprefix(RATE)
+    if not text.isdecimal():
+        raise PlanTextInvalid(f"{name} is not the rate of a broker")
+    return NodeId(int(text))
 
 
 def _decode(name: str, text: str, kind: type[T]) -> T:

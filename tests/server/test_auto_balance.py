@@ -18,9 +18,10 @@ from riverrun.cluster.balancing.submission import REPAIRED, cancel_plan, submit_
 from riverrun.cluster.balancing.suggestion import suggestion_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import Image
-from riverrun.metadata.records import BrokerRegistrationChangeRecord
+from riverrun.metadata.records import BrokerRegistrationChangeRecord, ConfigRecord
 from riverrun.metadata.registrations import FENCED
 from riverrun.model.ids import NodeId
+from riverrun.placement.brokers import BrokerLoad
 from riverrun.placement.planner.plan import Goal, Plan, PlannedMove, Purpose
 from riverrun.placement.planner.process import PlanTask, run_task
 from riverrun.placement.planner.schedule import MoveLimits
@@ -34,7 +35,7 @@ from riverrun.placement.planner.stored_plan import (
 )
 from riverrun.server.controller_link.auto_balance import AutoBalance, plan_in_process
 from riverrun.storage.settings import LogSettings
-from tests.cluster.fakes import FakeClock, MemoryLog, declared, replayed
+from tests.cluster.fakes import FakeClock, MemoryLog, declared, registration, replayed
 from tests.cluster.states import NAME, P, cluster, setting
 
 ONE, TWO, THREE, FOUR = (NodeId(node) for node in range(1, 5))
@@ -260,7 +261,8 @@ def test_need_with_an_empty_plan_is_planned_again_after_a_change_or_a_long_pause
         harness.clock.now += 60.0
         harness.check()
     assert harness.plans == 1
-    harness.log.newest = replace(harness.log.newest, brokers={**harness.log.newest.brokers})
+    image = harness.log.newest
+    harness.log.newest = replace(image, topics_by_id={**image.topics_by_id})
     for _ in range(59):
         harness.check()
         harness.clock.now += 60.0
@@ -268,6 +270,67 @@ def test_need_with_an_empty_plan_is_planned_again_after_a_change_or_a_long_pause
     harness.clock.now += 60.0
     harness.check()
     assert harness.plans == 3
+
+
+def with_topics_changed(image: Image) -> Image:
+    return replace(image, topics_by_id={**image.topics_by_id})
+
+
+def test_changes_of_topics_double_the_pause_after_an_empty_plan() -> None:
+    harness = Harness(unmendable(others=()), {})
+    planned: list[int] = []
+    for minute in range(20):
+        before = harness.plans
+        harness.log.newest = with_topics_changed(harness.log.newest)
+        harness.check()
+        if harness.plans > before:
+            planned.append(minute)
+        harness.clock.now += 60.0
+    assert planned == [0, 1, 3, 7, 15]
+
+
+@pytest.mark.parametrize("change", ["joined", "back", "capacity", "disk", "mode"])
+def test_changed_brokers_are_planned_for_at_once_after_many_empty_plans(change: str) -> None:
+    image = unmendable(others=())
+    away = [
+        BrokerRegistrationChangeRecord(
+            broker_id=4, broker_epoch=image.brokers[FOUR].epoch, fenced=FENCED
+        )
+    ]
+    image = replayed(image, [*away, setting("min.insync.replicas", "2")])
+    harness = Harness(image, {})
+    placement = harness.auto._controller.placement
+    placement.loads = {ONE: BrokerLoad(disk_capacity=1000)}
+    for _ in range(100):
+        harness.log.newest = with_topics_changed(harness.log.newest)
+        harness.check()
+        harness.clock.now += 60.0
+    known = harness.log.newest
+    count = harness.plans
+    placement.loads = {ONE: BrokerLoad(disk_capacity=1050)}
+    harness.check()
+    assert harness.plans == count
+    match change:
+        case "joined":
+            known = replayed(known, [registration(known, 5, "b")])
+        case "back":
+            four = replace(known.brokers[FOUR], is_fenced=False)
+            known = replace(known, brokers={**known.brokers, FOUR: four})
+        case "disk":
+            placement.loads = {ONE: BrokerLoad(disk_capacity=2000)}
+        case "capacity" | _:
+            name = "broker.capacity.weight" if change == "capacity" else "broker.mode"
+            text = "2" if change == "capacity" else "maintenance"
+            record = ConfigRecord(resource_type=4, resource_name="3", name=name, value=text)
+            known = replayed(known, [record])
+    harness.log.newest = known
+    harness.check()
+    assert harness.plans == count + 1
+    for _ in range(2):
+        harness.clock.now += 60.0
+        harness.log.newest = with_topics_changed(harness.log.newest)
+        harness.check()
+    assert harness.plans == count + 2, "the pause is a minute again"
 
 
 def test_plan_whose_moves_were_rolled_back_is_made_again_later_each_time() -> None:

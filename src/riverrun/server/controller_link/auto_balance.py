@@ -116,7 +116,7 @@ class AutoBalance:
         self._loads = loads
         self._planner = planner
         self._watch = NeedWatch()
-        self._futile = FutileNeeds()
+        self._futile = FutileNeeds(controller.placement)
         self._planned: tuple[PlanNeed, float] | None = None
         """The last need that was planned for, and when."""
 
@@ -125,7 +125,8 @@ class AutoBalance:
         while True:
             await asyncio.sleep(self._static.check_interval_ms / 1000)
             if not self._metadata.is_active:
-                self._watch, self._futile, self._planned = NeedWatch(), FutileNeeds(), None
+                self._watch, self._planned = NeedWatch(), None
+                self._futile = FutileNeeds(self._controller.placement)
                 continue
             try:
                 await self.check()

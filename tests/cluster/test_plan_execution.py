@@ -410,6 +410,34 @@ def test_executor_looks_again_at_plans_while_a_broker_is_away() -> None:
     assert result(image).failures == {f"{NAME}-0": "broker 4 is away"}
 
 
+def test_moves_go_on_after_an_outage_of_more_than_a_third() -> None:
+    image = cluster(*SIX_OF_THREE, brokers=FIVE)
+    image = submitted(image, *[move(n, (4, 2, 3)) for n in range(3)])
+    image = stepped(image, limits=MoveLimits(per_destination=1))
+    outage = fenced(fenced(image, 4), 5)
+    after = stepped(outage, now_ms=2 * AWAY_MS_MAX)
+    assert stored(after).progress.moving == (0,)
+    assert stored(after).dropped == {}
+    five = replace(outage.brokers[NodeId(5)], is_fenced=False)
+    one_is_back = replace(outage, brokers={**outage.brokers, NodeId(5): five})
+    after = stepped(one_is_back, now_ms=2 * AWAY_MS_MAX)
+    assert result(after).dropped == 3
+
+
+def test_new_controller_gives_brokers_a_minute_to_register() -> None:
+    image = fenced(cluster(*SIX_OF_THREE, brokers=FIVE), 4)
+    image = submitted(image, move(0, (4, 2, 3)))
+    executor, now_ms = PlanExecutor(CONFIGS), 2 * AWAY_MS_MAX
+    executor.reset(now_ms)
+    assert executor.due(image, now_ms) == ["p"]
+    assert executor.advance(image, "p", now_ms).records == ()
+    now_ms += 59_999
+    assert executor.due(image, now_ms) == ["p"]
+    assert executor.advance(image, "p", now_ms).records == ()
+    image = replayed(image, executor.advance(image, "p", now_ms + 1).records)
+    assert result(image).failures == {f"{NAME}-0": "broker 4 is away"}
+
+
 def test_plan_of_a_deleted_topic_ends_and_leaves_no_throttle() -> None:
     image = submitted(cluster(*SIX_OF_THREE, brokers=FIVE), move(0, (4, 2, 3)), throttle=7)
     image = replayed(stepped(image), [RemoveTopicRecord(topic_id=TOPIC)])

@@ -285,7 +285,7 @@ class ActiveController:
         contact with it, and it is probed at once. All other brokers get a full session.
         """
         self._is_activated = is_active
-        self._plans.reset()
+        self._plans.reset(self._clock.now_ms() if is_active else None)
         if not is_active:
             self.sessions.clear()
             return

@@ -9,10 +9,14 @@
 
 A move to a broker that is away would hold its place until ``reassignment.stall.timeout.ms``, one
 after the other. The times since when brokers are away are those of ``absences.py``.
+
+After an outage of a site the brokers return one by one. So no broker counts as away for too long
+while more than a third of the brokers are away, nor in the first minute of a controller.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from riverrun.cluster.balancing.absences import away_since_ms
@@ -21,6 +25,7 @@ from riverrun.cluster.partitions.placement import is_cordoned
 from riverrun.metadata.image import Image
 from riverrun.model.ids import NodeId
 from riverrun.placement.planner.plan import PlannedMove
+from riverrun.placement.planner.triggers import is_outage
 
 AWAY_MS_MAX: Final = 30 * 60 * 1000
 
@@ -28,12 +33,15 @@ AWAY_MS_MAX: Final = 30 * 60 * 1000
 class Destinations:
     """The brokers of one image at one time."""
 
-    def __init__(self, image: Image, now_ms: int, away_ms_max: int = AWAY_MS_MAX) -> None:
+    def __init__(self, image: Image, now_ms: int, away_ms_max: float = AWAY_MS_MAX) -> None:
+        """An infinite ``away_ms_max``: no broker is lost because of time."""
         self._brokers = image.brokers
         self._lost: dict[NodeId, str] = {}
         self._refused: dict[NodeId, str] = {}
         self._away: dict[NodeId, None] = {}
         since_ms = away_since_ms(image)
+        if is_outage(sum(one.is_fenced for one in image.brokers.values()), len(image.brokers)):
+            away_ms_max = math.inf
         for node, broker in image.brokers.items():
             if broker.is_fenced and now_ms - since_ms.get(node, now_ms) >= away_ms_max:
                 self._lost[node] = f"broker {node} is away"

@@ -130,7 +130,7 @@ def advance(
     others: Sequence[StoredPlan] = (),
     limits: MoveLimits | None = None,
     now_ms: int = 0,
-    away_ms_max: int = AWAY_MS_MAX,
+    away_ms_max: float = AWAY_MS_MAX,
 ) -> PlanStep:
     """The next step. ``others`` are other plans that run.
 

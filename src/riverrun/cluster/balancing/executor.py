@@ -3,7 +3,8 @@
 All state of a plan is in the image. Here is only what saves work: plans are decoded once, a plan is
 looked at again only after topics, brokers or settings have changed, and moves that are done are not
 looked at again. While a broker is away, plans are also looked at from time to time: their moves do
-not wait for it without a limit.
+not wait for it without a limit. That limit does not hold in the first minute of a controller: the
+brokers may not have registered with it yet.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from riverrun.metadata.image import Image
 
 LOOK_EVERY_MS: Final = 10_000
 """How often plans are looked at while a broker is away."""
+SETTLING_MS: Final = 60_000
+"""How long a new controller lets brokers register before it gives up moves to them."""
 REASONS_LOGGED_MAX: Final = 5
 
 log = structlog.get_logger("riverrun.controller")
@@ -54,10 +57,13 @@ class PlanExecutor:
         self._idle: _IdleImage | None = None
         self._open: dict[str, tuple[int, ...]] = {}
         """The moves of each plan that are not done, as of the last step."""
+        self._active_since_ms: int | None = None
 
-    def reset(self) -> None:
-        """The controller changed: images that this node has decided on may not be committed."""
+    def reset(self, now_ms: int | None = None) -> None:
+        """The controller changed: images that this node has decided on may not be committed.
+        ``now_ms``: this node became the active controller now."""
         self._idle, self._open = None, {}
+        self._active_since_ms = now_ms
 
     def due(self, image: Image, now_ms: int) -> list[str]:
         """The plans that may have a step to do, repairs first."""
@@ -85,7 +91,7 @@ class PlanExecutor:
             others=[one for one in running if one.id != plan_id],
             limits=settings.limits,
             now_ms=now_ms,
-            away_ms_max=min(settings.healing_timeout_ms, AWAY_MS_MAX),
+            away_ms_max=self._away_ms_max(settings, now_ms),
         )
         if step.dropped:
             reasons = list(dict.fromkeys(step.dropped.values()))[:REASONS_LOGGED_MAX]
@@ -98,3 +104,10 @@ class PlanExecutor:
         if step.records:
             self._idle = None
         return Decision(records=step.records, response=None)
+
+    def _away_ms_max(self, settings: BalanceSettings, now_ms: int) -> float:
+        since_ms = self._active_since_ms
+        # The wall clock may have been set back since.
+        if since_ms is not None and abs(now_ms - since_ms) < SETTLING_MS:
+            return math.inf
+        return min(settings.healing_timeout_ms, AWAY_MS_MAX)

@@ -44,6 +44,11 @@ class HealingDecision(Struct, frozen=True, kw_only=True):
     held_back: str | None = None
 
 
+def is_outage(away: int, brokers: int, gone_share_max: float = GONE_SHARE_MAX) -> bool:
+    """Whether so many brokers are away that they will most likely return together."""
+    return away > brokers * gone_share_max
+
+
 def brokers_to_heal(
     away_seconds: Mapping[NodeId, float],
     *,
@@ -55,7 +60,7 @@ def brokers_to_heal(
     due = tuple(sorted(node for node, away in away_seconds.items() if away >= timeout_seconds))
     if not due:
         return HealingDecision(brokers=())
-    if len(away_seconds) > brokers * gone_share_max:
+    if is_outage(len(away_seconds), brokers, gone_share_max):
         return HealingDecision(
             brokers=(),
             held_back=f"{len(away_seconds)} of {brokers} brokers are away: this looks like an "

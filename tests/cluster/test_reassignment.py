@@ -351,6 +351,23 @@ def test_cancel_after_a_changed_target_restores_the_order() -> None:
     assert partition(moved(image, (4, 5, 3), (4, 1, 3), None)).replicas == (2, 1, 3)
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [
+        [(4, 2, 3), (4, 5, 3)],
+        [(1, 4, 3), (5, 4, 3)],
+        [(4, 2, 3), (5, 2, 3), (5, 4, 3)],
+        [(1, 2, 4), (1, 5, 4), (6, 5, 4)],
+        [(4, 5, 6), (4, 2, 6), (4, 5, 6)],
+    ],
+)
+def test_cancel_after_more_targets_keeps_the_preferred_leader(
+    targets: list[tuple[int, ...]],
+) -> None:
+    image = cluster(P(1, (1, 2, 3), replicas=(1, 2, 3)), brokers=(*FIVE, 6))
+    assert partition(moved(image, *targets, None)).replicas == (1, 2, 3)
+
+
 def test_cancel_without_a_reassignment_is_an_error() -> None:
     assert refused(five(P(1, (1, 2, 3))), None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 

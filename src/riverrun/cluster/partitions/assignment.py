@@ -12,8 +12,8 @@ replicas are always those that are not in ``adding``, without a record of their 
 a second target against all replicas instead, and a cancel keeps brokers of the first target.
 
 The order of the original replicas matters: the first one is the preferred leader. A plan knows it.
-Otherwise the replicas that leave, which stay in their order, return to the places of new ones. That
-is the original order unless the target also changes the order of replicas that stay.
+Otherwise the replicas that leave, which are kept in their original order, return to the places of
+new ones. That is the original order unless a target also changes the order of replicas that stay.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def is_reassigning(partition: PartitionImage) -> bool:
 def start(image: Image, partition: PartitionImage, target: Sequence[NodeId]) -> Assignment:
     """The assignment in which a reassignment to ``target`` begins, or continues."""
     leaves = without(partition.replicas, target)
-    leaving = tuple(sorted(leaves, key=lambda node: node in partition.adding))
+    originals = original_order(partition)
+    leaving = (*[node for node in originals if node in leaves], *without(leaves, originals))
     added = tuple(node for node in target if node not in partition.replicas)
     dropped = tuple(node for node in leaving if node in partition.adding)
     kept = tuple(node for node in target if node in partition.adding)
@@ -78,9 +79,15 @@ def cancel(partition: PartitionImage, order: Nodes | None = None) -> Assignment:
     now = current(partition)
     originals = without(now.replicas, now.adding)
     if order is None or sorted(order) != sorted(originals):
-        leaving = tuple(node for node in originals if node in now.removing)
-        order = returned(now.target, leaving, now.adding)
+        order = original_order(partition)
     return _limited(now, order)
+
+
+def original_order(partition: PartitionImage) -> Nodes:
+    """The original replicas, in their order as far as it is known."""
+    now = current(partition)
+    leaving = tuple(node for node in without(now.replicas, now.adding) if node in now.removing)
+    return returned(now.target, leaving, now.adding)
 
 
 def returned(target: Nodes, leaving: Nodes, adding: Collection[NodeId]) -> Nodes:

@@ -13,6 +13,7 @@ from riverrun.cluster.brokers.modes import BrokerMode, mode_of
 from riverrun.cluster.configs.node_configs import Configs
 from riverrun.metadata.image import Image
 from riverrun.metadata.records import ConfigRecord
+from riverrun.model.errors import KafkaError
 from riverrun.model.ids import LeaderEpoch, NodeId
 from riverrun.server.controller_link.retirement import Retirement
 from riverrun.storage.settings import LogSettings
@@ -108,6 +109,21 @@ def test_broker_that_has_just_registered_again_stays_registered() -> None:
         assert FOUR not in scene.log.newest.brokers
 
     asyncio.run(play())
+
+
+def test_refused_decision_is_repeated_by_the_next_check() -> None:
+    scene = Scene(dead(), 600.0)
+
+    async def play() -> None:
+        await scene.lead()
+        scene.log.error = OSError("no space")
+        with pytest.raises(KafkaError):
+            await scene.retirement.check()
+        scene.log.error = None
+        await scene.retirement.check()
+
+    asyncio.run(play())
+    assert FOUR not in scene.log.newest.brokers
 
 
 def test_nobody_is_unregistered_before_this_node_acts_as_the_controller() -> None:

@@ -72,5 +72,5 @@ class Retirement:
             await self._controller.submit(partial(self._retire, nodes[0]))
 
     def _retire(self, node: NodeId, image: Image) -> Decision[None]:
-        self._controller.sessions.closed(node)
+        # The session has ended. It must stay known: the log may refuse the records.
         return retire(self._configs, image, node)

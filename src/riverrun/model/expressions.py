@@ -1,14 +1,16 @@
 """Regular expressions of clients, in RE2 syntax.
 
-RE2 matches in linear time, so a client cannot block the node with an expression.
+RE2 matches in linear time: the length of a text times the size of the expression. Both are limited,
+but a match can still take milliseconds, so callers match many texts in slices.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-MEMORY_BYTES_MAX: Final = 1024 * 1024
-"""For a compiled expression; larger ones are refused."""
+MEMORY_BYTES_MAX: Final = 64 * 1024
+"""For a compiled expression; larger ones are refused. This is enough for 1,000 characters, and for
+names with a counted class such as ``[a-zA-Z0-9._-]{1,249}``."""
 
 
 class InvalidExpression(ValueError):

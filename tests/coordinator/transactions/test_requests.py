@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -28,6 +29,7 @@ from riverrun.wire.messages.end_txn_request import EndTxnRequest
 from riverrun.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from riverrun.wire.messages.init_producer_id_request import InitProducerIdRequest
 from riverrun.wire.messages.list_transactions_request import ListTransactionsRequest
+from riverrun.wire.messages.list_transactions_response import TransactionState
 from tests.cluster.fakes import make_configs
 from tests.coordinator.fakes import run
 from tests.coordinator.test_requests import image_of, topic
@@ -52,6 +54,7 @@ class Server:
             quotas=no_quotas(),
             audit=None,
             transactions=node.transactions,
+            clock=node.clock,
             groups=SimpleNamespace(partition_of=lambda _group: PartitionIndex(7)),
             producer_ids=SimpleNamespace(next=node.next_producer_id),
             metadata=self.metadata,
@@ -346,13 +349,67 @@ def test_list_filters(fields: dict[str, Any], names: list[str]) -> None:
     serve(driver)
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{2,1}", "(?=a)", r"(a)\1", "a" * 1001, "(a{100}){100}"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        "a{2,1}",
+        "(?=a)",
+        r"(a)\1",
+        "a" * 1001,
+        "(a{100}){100}",
+        pytest.param("(?:.?){990}" * 6 + "!", id="many optional characters"),
+    ],
+)
 def test_pattern_that_is_invalid_or_too_large_is_refused(pattern: str) -> None:
     async def driver(server: Server) -> None:
         await server.producer()
         request = ListTransactionsRequest(transactional_id_pattern=pattern)
         response = await server.ask(ApiKey.LIST_TRANSACTIONS, 2, request)
         assert response.error_code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    serve(driver)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "transactional_id"),
+    [
+        ("a" * 1000, "a" * 1000),
+        ("[a-zA-Z0-9._-]{1,249}", "payments-1"),
+        (r"[\w.-]{1,249}", "payments-1"),
+        (r"(?i)orders-[a-z0-9]{1,36}-(dev|prod)", "Orders-17-Prod"),
+        (r"\p{L}+-\p{N}+.*", "größe-12"),
+        ("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "0b5d0f8e-0000-4000-8000-00000000000a"),
+        ("|".join(f"team-{number}-.*" for number in range(80)), "team-79-x"),
+    ],
+)
+def test_ordinary_patterns_are_not_too_large(pattern: str, transactional_id: str) -> None:
+    async def driver(server: Server) -> None:
+        await server.init(transactional_id=transactional_id)
+        request = ListTransactionsRequest(transactional_id_pattern=pattern)
+        response = await server.ask(ApiKey.LIST_TRANSACTIONS, 2, request)
+        assert response.error_code is NONE
+        assert [one.transactional_id for one in response.transaction_states] == [transactional_id]
+
+    serve(driver)
+
+
+def test_listing_many_transactions_yields_to_the_loop() -> None:
+    rows = [
+        TransactionState(transactional_id=f"app-{number}", producer_id=1, transaction_state="Empty")
+        for number in range(5000)
+    ]
+
+    async def driver(server: Server) -> None:
+        server.services.transactions = SimpleNamespace(list_transactions=lambda _wanted: rows)
+        request = ListTransactionsRequest(transactional_id_pattern=".*9")
+        asked = asyncio.create_task(server.ask(ApiKey.LIST_TRANSACTIONS, 2, request))
+        iterations = 0
+        while not asked.done():
+            iterations += 1
+            await asyncio.sleep(0)
+        assert len(asked.result().transaction_states) == 500
+        assert iterations >= 4
 
     serve(driver)
 

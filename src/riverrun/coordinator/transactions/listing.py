@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -26,17 +26,14 @@ class TransactionFilter(Struct, frozen=True, kw_only=True):
     producer_ids: frozenset[int] = frozenset()
     open_longer_than_ms: int = -1
     """Negative matches all."""
-    matches_id: Callable[[str], bool] = lambda _id: True
 
-    def matches(self, transactional_id: str, found: Transaction, now_ms: int) -> bool:
+    def matches(self, found: Transaction, now_ms: int) -> bool:
         if self.producer_ids and found.producer_id not in self.producer_ids:
             return False
         if self.states and found.status.title not in self.states:
             return False
         limit_ms = self.open_longer_than_ms
-        if limit_ms >= 0 and now_ms - found.started_ms <= limit_ms:
-            return False
-        return self.matches_id(transactional_id)
+        return limit_ms < 0 or now_ms - found.started_ms > limit_ms
 
 
 def unknown_states(names: Iterable[str]) -> tuple[str, ...]:
@@ -47,7 +44,7 @@ def listed(
     transactions: Iterable[tuple[str, Transaction]], wanted: TransactionFilter, now_ms: int
 ) -> Iterator[ListedTransaction]:
     for transactional_id, found in transactions:
-        if wanted.matches(transactional_id, found, now_ms):
+        if wanted.matches(found, now_ms):
             yield ListedTransaction(
                 transactional_id=transactional_id,
                 producer_id=found.producer_id,

@@ -3,7 +3,8 @@
 Behaviour:
 
 * Unknown states are reported, and match nothing.
-* A pattern is in RE2 syntax and must match the whole id, as in Kafka.
+* A pattern is in RE2 syntax and must match the whole id, as in Kafka. Only ids that the client may
+  describe are matched.
 
 Versions 0 to 2:
 
@@ -19,38 +20,47 @@ from typing import Final
 from riverrun.coordinator.transactions.listing import TransactionFilter, unknown_states
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.expressions import InvalidExpression, compile_expression
+from riverrun.ports.aio import Yielder
 from riverrun.security.acls import AclOperation, ResourceType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.services import BrokerServices
 from riverrun.wire.messages.list_transactions_request import ListTransactionsRequest
-from riverrun.wire.messages.list_transactions_response import ListTransactionsResponse
+from riverrun.wire.messages.list_transactions_response import (
+    ListTransactionsResponse,
+    TransactionState,
+)
 
 PATTERN_CHARACTERS_MAX: Final = 1000
 
 
-def handle(
+async def handle(
     services: BrokerServices, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
+    matches = _matcher(request.transactional_id_pattern)
     wanted = TransactionFilter(
         states=frozenset(request.state_filters),
         producer_ids=frozenset(request.producer_id_filters),
         open_longer_than_ms=request.duration_filter,
-        matches_id=_matcher(request.transactional_id_pattern),
     )
+    # A list, because transactions may change while the patterns are matched.
+    candidates = list(services.transactions.list_transactions(wanted))
+    found: list[TransactionState] = []
+    yielder = Yielder(services.clock)
+    for one in candidates:
+        await yielder.step()
+        may_see = services.access.allows(
+            context,
+            AclOperation.DESCRIBE,
+            ResourceType.TRANSACTIONAL_ID,
+            one.transactional_id,
+        )
+        if may_see and matches(one.transactional_id):
+            found.append(one)
     return ListTransactionsResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         unknown_state_filters=unknown_states(request.state_filters),
-        transaction_states=tuple(
-            one
-            for one in services.transactions.list_transactions(wanted)
-            if services.access.allows(
-                context,
-                AclOperation.DESCRIBE,
-                ResourceType.TRANSACTIONAL_ID,
-                one.transactional_id,
-            )
-        ),
+        transaction_states=tuple(found),
     )
 
 

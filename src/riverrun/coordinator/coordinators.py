@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
-from riverrun.coordinator.consumer.heartbeat import check_heartbeat
+from riverrun.coordinator.consumer.catalog import EmptyCatalog
+from riverrun.coordinator.consumer.heartbeat import LEAVE_EPOCH, check_heartbeat
 from riverrun.coordinator.consumer.records import ConsumerEpochRecord
+from riverrun.coordinator.consumer.regexes import TopicMatcher, TopicMatches, regexes_to_match
 from riverrun.coordinator.groups.description import consumer_error, described_error
 from riverrun.coordinator.groups.offset_requests import NO_MEMBER
 from riverrun.coordinator.hashing import partition_of
@@ -22,12 +25,13 @@ from riverrun.coordinator.offsets import CommittedPartition
 from riverrun.coordinator.records import TEXT_BYTES_MAX, decode, encode
 from riverrun.coordinator.settings import GroupSettings
 from riverrun.coordinator.shard import GroupShard
-from riverrun.coordinator.shard_kind import ShardKind, ShardLimits
+from riverrun.coordinator.shard_kind import ShardKind, ShardLimits, Waiter
 from riverrun.coordinator.shard_runner import ShardRunner
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
 from riverrun.model.invariants import state_change
 from riverrun.model.names import OFFSETS_TOPIC
+from riverrun.ports.aio import Yielder
 from riverrun.ports.clock import Clock
 from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
@@ -96,6 +100,10 @@ class GroupCoordinators:
         topics and the settings of groups."""
         self._settings = settings
         self._partitions = partitions
+        self._clock = clock
+        self._view = view or EmptyCatalog()
+        self._matching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Groups whose regular expressions are matched now."""
         kind = ShardKind(
             name="group",
             subject="group",
@@ -180,19 +188,43 @@ class GroupCoordinators:
             lambda turn, waiter: runner.shard.join(turn, waiter, caller, request),
         )
 
-    def consumer_group_heartbeat(
+    async def consumer_group_heartbeat(
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest, visible: Visible
-    ) -> Awaitable[ConsumerGroupHeartbeatResponse]:
+    ) -> ConsumerGroupHeartbeatResponse:
         """``visible`` decides which topics the client may see by a regular expression."""
         check_heartbeat(request, caller.api_version, self._settings.consumer_assignors)
+        if not self._regexes_to_match(request):
+            return await self._heartbeat(caller, request, visible, TopicMatches())
+        # One member at a time: the others share its result.
+        lock = self._matching.setdefault(request.group_id, asyncio.Lock())
+        async with lock:
+            matcher = TopicMatcher(self._regexes_to_match(request), self._view.topic_names())
+            await Yielder(self._clock).run(matcher.steps())
+            submitted = self._heartbeat(caller, request, visible, matcher.matches())
+        return await submitted
+
+    def _regexes_to_match(self, request: ConsumerGroupHeartbeatRequest) -> list[str]:
+        if request.member_epoch <= LEAVE_EPOCH:
+            return []
+        group = self.runner_of(request.group_id).shard.consumers.groups.get(request.group_id)
+        interval_ms = self._settings.consumer_regex_refresh_interval_ms
+        now_ms = self._clock.now_ms()
+        return regexes_to_match(group, request.subscribed_topic_regex, now_ms, interval_ms)
+
+    def _heartbeat(
+        self,
+        caller: Caller,
+        request: ConsumerGroupHeartbeatRequest,
+        visible: Visible,
+        matches: TopicMatches,
+    ) -> Awaitable[ConsumerGroupHeartbeatResponse]:
         runner = self.runner_of(request.group_id)
-        return runner.submit(
-            ConsumerGroupHeartbeatResponse,
-            request.group_id,
-            lambda turn, waiter: runner.shard.consumer_heartbeat(
-                turn, waiter, caller, request, visible
-            ),
-        )
+
+        def change(turn: Turn, waiter: Waiter) -> None:
+            turn.matches = matches
+            runner.shard.consumer_heartbeat(turn, waiter, caller, request, visible)
+
+        return runner.submit(ConsumerGroupHeartbeatResponse, request.group_id, change)
 
     def describe_consumer_group(
         self, group_id: str

@@ -13,6 +13,7 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from riverrun.coordinator.consumer.catalog import EmptyCatalog, GroupCatalog
+from riverrun.coordinator.consumer.regexes import TopicMatches
 from riverrun.coordinator.deadlines import Deadlines
 from riverrun.coordinator.records import CoordinatorRecord
 from riverrun.coordinator.settings import GroupSettings
@@ -82,6 +83,8 @@ class Turn(Struct, kw_only=True):
     randomness: Randomness
     deadlines: Deadlines[TimerKey]
     view: GroupCatalog = field(default_factory=EmptyCatalog)
+    matches: TopicMatches = field(default_factory=TopicMatches)
+    """Topics that were matched against regular expressions before the turn."""
     is_serial: bool = False
     """Write the records in one batch, and reply after all earlier writes."""
     records: list[CoordinatorRecord] = field(default_factory=list)

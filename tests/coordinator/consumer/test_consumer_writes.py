@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.client.consumer_protocol import write_subscription
+from riverrun.coordinator.consumer.catalog import CatalogTopic
 from riverrun.coordinator.consumer.records import (
     ClassicSupport,
     ConsumerEpochRecord,
@@ -112,6 +113,67 @@ def join(node: Node, name: str) -> Awaitable[Any]:
         topic_partitions=(),
     )
     return node.groups.consumer_group_heartbeat(caller(name, 1), request, lambda _name: True)
+
+
+def test_matching_many_topics_yields_to_the_loop() -> None:
+    async def driver() -> None:
+        topics = {f"m-{number}": 1 for number in range(5000)}
+        async with Node(view=FakeCluster(**topics)) as node:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="a",
+                member_epoch=0,
+                rebalance_timeout_ms=1000,
+                subscribed_topic_regex="m-.*9",
+                topic_partitions=(),
+            )
+            joined = asyncio.create_task(
+                node.groups.consumer_group_heartbeat(
+                    caller("a", 1), request, lambda name: name != "m-9"
+                )
+            )
+            groups = node.groups.runner_of(GROUP).shard.consumers.groups
+            iterations = 0
+            while GROUP not in groups:
+                iterations += 1
+                await asyncio.sleep(0)
+            assert (await joined).error_code is ErrorCode.NONE
+            assert iterations >= 4
+            assert len(groups[GROUP].regexes["m-.*9"].topics) == 499
+
+    run(driver())
+
+
+def test_members_with_slow_expressions_match_one_after_another() -> None:
+    async def driver() -> None:
+        topics = {f"m-{number}": 1 for number in range(2500)}
+        cluster = FakeCluster(**topics)
+        async with Node(view=cluster) as node:
+
+            def joining(name: str) -> Awaitable[Any]:
+                request = ConsumerGroupHeartbeatRequest(
+                    group_id=GROUP,
+                    member_id=name,
+                    member_epoch=0,
+                    rebalance_timeout_ms=1000,
+                    subscribed_topic_regex=f"{name}-.*",
+                    topic_partitions=(),
+                )
+                return node.groups.consumer_group_heartbeat(
+                    caller(name, 1), request, lambda _: True
+                )
+
+            joined = [asyncio.ensure_future(joining(name)) for name in ("m", "n")]
+            await asyncio.sleep(0)
+            cluster.topics["n-1"] = CatalogTopic("n-1", uuid.UUID(int=9), 1)
+            del cluster.topics["m-0"]
+            for one in joined:
+                assert (await one).error_code is ErrorCode.NONE
+            regexes = node.groups.runner_of(GROUP).shard.consumers.groups[GROUP].regexes
+            assert regexes["n-.*"].topics == ("n-1",)
+            assert len(regexes["m-.*"].topics) == 2499
+
+    run(driver())
 
 
 async def outcome(waiting: Awaitable[Any]) -> ErrorCode:

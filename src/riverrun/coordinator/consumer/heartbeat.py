@@ -254,7 +254,7 @@ def _resolve(turn: Turn, group: EpochGroup, visible: Visible) -> bool:
         return False
     is_changed = False
     group.is_regex_stale = False
-    for record in resolved(group, turn.view, turn.now_ms, visible):
+    for record in resolved(group, turn.view, turn.now_ms, visible, turn.matches):
         old = group.regexes.get(record.regex)
         before = () if old is None else old.topics
         is_changed |= before != (() if record.value is None else record.value.topics)

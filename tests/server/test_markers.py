@@ -374,6 +374,51 @@ def test_slow_requests_to_a_leader_are_limited() -> None:
     with_brokers(test, orders=(1,) * (SLOW_REQUESTS_MAX + 2))
 
 
+def test_next_request_is_sent_when_any_slow_one_ends() -> None:
+    async def test(brokers: Brokers) -> None:
+        names = [f"orders-{index}" for index in range(SLOW_REQUESTS_MAX + 1)]
+        for producer, name in enumerate(names):
+            brokers.stuck[name] = asyncio.Event()
+            brokers.send(name, producer, name)
+            await asyncio.sleep(0.01)
+            await asyncio.sleep(OVERTAKE_SECONDS)
+        brokers.send("healthy", 100, "users-0")
+        await asyncio.sleep(0.1)
+        assert brokers.written == []
+        brokers.stuck["orders-0"].set()
+        await asyncio.sleep(0.01)
+        assert brokers.written == ["orders-0", "healthy"]
+
+    with_brokers(test, orders=(1,) * (SLOW_REQUESTS_MAX + 1), users=(1,))
+
+
+def test_partitions_that_time_out_share_one_request() -> None:
+    async def test(brokers: Brokers) -> None:
+        names = [f"orders-{index}" for index in range(3 * SLOW_REQUESTS_MAX)]
+        for producer, name in enumerate(names):
+            brokers.codes[name] = [ErrorCode.REQUEST_TIMED_OUT]
+            brokers.send(name, producer, name)
+        await asyncio.sleep(0.01)
+        brokers.stuck = {name: asyncio.Event() for name in names}
+        await asyncio.sleep(2)
+        assert len(brokers.asked()) == 2
+        for number in range(20):
+            brokers.send(f"healthy-{number}", 1000 + number, "users-0")
+            await asyncio.sleep(0.01)
+            assert brokers.written[-1] == f"healthy-{number}"
+        for event in brokers.stuck.values():
+            event.set()
+        await asyncio.sleep(0.1)
+        assert len(brokers.written) == len(names) + 20
+        # They commit again, so they are sent as the others are.
+        brokers.requests.clear()
+        brokers.send("again", 2000, "orders-0", "users-0")
+        await asyncio.sleep(0.1)
+        assert brokers.asked() == [(1, [(2000, "orders-0"), (2000, "users-0")])]
+
+    with_brokers(test, orders=(1,) * 3 * SLOW_REQUESTS_MAX, users=(1,))
+
+
 def test_slow_request_that_fails_is_repeated() -> None:
     async def test(brokers: Brokers) -> None:
         stuck = brokers.stuck["orders-0"] = asyncio.Event()

@@ -46,8 +46,9 @@ from riverrun.wire.messages.write_txn_markers_response import (
     WriteTxnMarkersResponse,
 )
 
-COMMIT_SECONDS_MAX: Final = 30.0
-"""Kafka's default of request.timeout.ms. The coordinator sends the markers again."""
+COMMIT_SECONDS_MAX: Final = 8.0
+"""The coordinator waits for 10 seconds (``REQUEST_SECONDS_MAX`` of ``markers.py``). It has to learn
+which partitions have not committed, because it sends their markers again."""
 
 NOT_SERVING: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -166,7 +167,10 @@ async def _end_in_groups(
 ) -> Codes:
     async def end(marker: NewMarker) -> ErrorCode:
         try:
-            await services.groups.end_transaction(index, marker)
+            async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                await services.groups.end_transaction(index, marker)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
         except KafkaError as error:
             # The coordinator of the transaction looks for the leader again.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in NOT_SERVING else error.code

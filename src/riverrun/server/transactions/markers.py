@@ -12,7 +12,12 @@ pending for more than ``REQUEST_SECONDS_MAX``.
 The leader responds when all partitions of a request have committed their markers. One that cannot
 commit, because a follower is slow, must not delay the others. So a request that is pending for
 ``OVERTAKE_SECONDS`` is overtaken: later ones use a new connection, and leave out the partitions of
-pending requests. New requests always use the newest connection (``marker_connections.py``).
+pending requests (``marker_queue.py``). New requests always use the newest connection
+(``marker_connections.py``).
+
+A leader responds for a partition that has not committed before the time of the request is up
+(``COMMIT_SECONDS_MAX`` of ``write_txn_markers.py``). Such partitions share a request of their own
+from then on, so that they cannot use all requests that may be pending.
 
 Markers are repeated without limit: the transaction
 is decided, and its partitions wait for them. A partition whose topic was deleted is left out.
@@ -24,13 +29,11 @@ added with an image in which it existed, before this node was elected coordinato
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from msgspec import Struct
 
 from riverrun.client.connection import UnsupportedApi
 from riverrun.coordinator.transactions.turn import EndMarkers
@@ -43,6 +46,13 @@ from riverrun.ports.metrics import Metrics
 from riverrun.ports.randomness import Randomness
 from riverrun.server.dispatch.redirects import broker_endpoint
 from riverrun.server.transactions.broker_channels import BrokerChannels
+from riverrun.server.transactions.marker_queue import (
+    MarkerBatch,
+    MarkerJob,
+    MarkerQueue,
+    MarkerRequest,
+    PartitionKey,
+)
 from riverrun.wire.apis import ApiKey
 from riverrun.wire.messages.write_txn_markers_request import (
     WritableTxnMarker,
@@ -57,45 +67,18 @@ if TYPE_CHECKING:
 REQUEST_SECONDS_MAX: Final = 10.0
 OVERTAKE_SECONDS: Final = 0.2
 SLOW_REQUESTS_MAX: Final = 4
-"""Overtaken requests to one leader. With more, the next one waits."""
-PARTITIONS_PER_REQUEST_MAX: Final = 5000
-"""No transaction is added to a request that has this many partitions."""
+"""Overtaken requests to one leader, without that of slow partitions. With more, the next request
+waits until one of them ends."""
 RETRY: Final = Backoff(first_seconds=0.02, max_seconds=1.0)
 LOG_SECONDS: Final = 10.0
 FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 """A newer coordinator or producer has written its own markers. All other errors are retried."""
 
-PartitionKey = tuple[str, int]
-"""Topic and partition."""
 Deliver = Callable[[NodeId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
 """Sends a request to a broker, which may be this node. Raises ``OSError``, ``UnsupportedApi`` or
 ``KafkaError``."""
 
 log = structlog.get_logger("riverrun.transactions")
-
-
-class MarkerJob(Struct, eq=False):
-    """The markers of one transaction. ``left`` has the partitions without theirs."""
-
-    key: tuple[PartitionIndex, str]
-    """The coordinator's partition and the transactional id."""
-    epoch: LeaderEpoch
-    markers: EndMarkers
-    written: Callable[[], None]
-    left: dict[PartitionKey, None]
-
-
-class MarkerBatch(Struct, frozen=True, eq=False):
-    """Partitions of a job with the same leader."""
-
-    job: MarkerJob
-    partitions: tuple[PartitionKey, ...]
-    failures: int = 0
-    """Attempts in a row that failed."""
-
-
-PendingRequest = dict[PartitionKey, None]
-"""The partitions of a request that has no response yet."""
 
 
 class MarkerSender:
@@ -122,10 +105,11 @@ class MarkerSender:
         self._close = close
         self._randomness = randomness
         self._jobs: dict[tuple[PartitionIndex, str], MarkerJob] = {}
-        self._queues: dict[NodeId, deque[MarkerBatch]] = {}
+        self._queues: dict[NodeId, MarkerQueue] = {}
         self._sending: dict[NodeId, None] = {}
         """Leaders to whose queue a task sends."""
-        self._pending: dict[NodeId, list[PendingRequest]] = {}
+        self._running: dict[NodeId, list[asyncio.Task[None]]] = {}
+        """Tasks of pending requests."""
         self._delayed: dict[int, tuple[asyncio.TimerHandle, list[MarkerBatch]]] = {}
         self._delays = count(1)
         self._tasks = OwnedTasks(lambda _, error: failed(error))
@@ -207,7 +191,10 @@ class MarkerSender:
                 asyncio.get_running_loop().call_soon(self._finish, batch.job)
 
     def _enqueue(self, leader: NodeId, batch: MarkerBatch) -> None:
-        self._queues.setdefault(leader, deque()).append(batch)
+        queue = self._queues.get(leader)
+        if queue is None:
+            queue = self._queues[leader] = MarkerQueue(self._is_current)
+        queue.add(batch)
         self._start_sending(leader)
 
     def _start_sending(self, leader: NodeId) -> None:
@@ -215,7 +202,7 @@ class MarkerSender:
             self._sending[leader] = None
             self._tasks.start(self._send_queue(leader))
 
-    def _delay(self, batches: list[MarkerBatch]) -> None:
+    def _delay(self, batches: Sequence[MarkerBatch]) -> None:
         """Try again after a back-off."""
         failures = max(batch.failures for batch in batches) + 1
         later = [MarkerBatch(one.job, one.partitions, failures) for one in batches]
@@ -241,59 +228,42 @@ class MarkerSender:
         The task starts in the next event-loop iteration, so all markers of this one share the first
         request.
         """
-        self._pending.setdefault(leader, [])
-        while batches := self._take(leader):
-            partitions = {key: None for batch in batches for key in batch.partitions}
-            self._pending[leader].append(partitions)
-            request = self._tasks.start(self._send(leader, batches, partitions))
-            limit_s = OVERTAKE_SECONDS if len(self._pending[leader]) <= SLOW_REQUESTS_MAX else None
-            await asyncio.wait([request], timeout=limit_s)
+        queue, running = self._queues[leader], self._running.setdefault(leader, [])
+        while (taken := queue.take()) is not None:
+            request = self._tasks.start(self._send(leader, queue, taken))
+            running[:] = [*(task for task in running if not task.done()), request]
+            await asyncio.wait([request], timeout=OVERTAKE_SECONDS)
             if not request.done():
                 self._renew(leader)
+            while queue.ordinary_requests > SLOW_REQUESTS_MAX:
+                running[:] = [task for task in running if not task.done()]
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         del self._sending[leader]
 
-    async def _send(
-        self, leader: NodeId, batches: list[MarkerBatch], partitions: PendingRequest
-    ) -> None:
+    async def _send(self, leader: NodeId, queue: MarkerQueue, request: MarkerRequest) -> None:
         self._requests.value += 1
         try:
-            response = await self._deliver(leader, _request(batches))
+            response = await self._deliver(leader, _request(request.batches))
         except (OSError, UnsupportedApi, KafkaError) as error:
             if self._warnings.admit(str(leader)) is not None:
                 log.warning("markers are not delivered", leader=leader, error=str(error))
-            self._delay(batches)
+            self._delay(request.batches)
         else:
-            self._delivered(leader, batches, response)
-        self._pending[leader] = [one for one in self._pending[leader] if one is not partitions]
-        if self._queues[leader]:
+            codes = _codes(response)
+            timed_out = [key for key, code in codes.items() if code is ErrorCode.REQUEST_TIMED_OUT]
+            queue.note_slow(request, [(topic, index) for _, topic, index in timed_out])
+            self._delivered(leader, request.batches, codes)
+        finally:
+            queue.end(request)
+        if queue.has_batches:
             self._start_sending(leader)
 
-    def _take(self, leader: NodeId) -> list[MarkerBatch]:
-        """Remove the batches of the next request from a queue. The partitions of pending requests
-        stay, so that markers of one partition keep their order."""
-        queue = self._queues[leader]
-        busy = {key: None for request in self._pending[leader] for key in request}
-        taken: list[MarkerBatch] = []
-        left: list[MarkerBatch] = []
-        size = 0
-        while queue and size < PARTITIONS_PER_REQUEST_MAX:
-            batch = queue.popleft()
-            if not self._is_current(batch.job):
-                continue
-            free = tuple(key for key in batch.partitions if key not in busy)
-            if len(free) < len(batch.partitions):
-                waiting = tuple(key for key in batch.partitions if key in busy)
-                left.append(MarkerBatch(batch.job, waiting, batch.failures))
-            if free:
-                taken.append(MarkerBatch(batch.job, free, batch.failures))
-                size += len(free)
-        queue.extendleft(reversed(left))
-        return taken
-
     def _delivered(
-        self, leader: NodeId, batches: list[MarkerBatch], response: WriteTxnMarkersResponse
+        self,
+        leader: NodeId,
+        batches: Sequence[MarkerBatch],
+        codes: Mapping[tuple[int, str, int], ErrorCode],
     ) -> None:
-        codes = _codes(response)
         for batch in batches:
             job = batch.job
             if not self._is_current(job):

@@ -231,6 +231,45 @@ def test_checkpoint_survives_a_restart() -> None:
     assert not again.clean()
 
 
+def test_older_state_does_not_replace_a_newer_checkpoint() -> None:
+    """The cleaner's thread is about to write when a truncation lowers the offset."""
+    files = MemoryFiles()
+    node = Node(files)
+    filled(node)
+    logs = node.directory.logs
+    steps = node.cleaner.clean_once(logs)
+    step = next(steps)
+    while node.log.cleaned_to == 0:
+        step = steps.send(step())
+    node.cleaner.lower(logs, node.log, Offset(12))
+    step()
+    assert files.contents["/data/cleaner-offset-checkpoint"] == b"0\n1\nt 0 12\n"
+
+
+def test_checkpoint_that_is_not_written_keeps_the_offset() -> None:
+    files = MemoryFiles()
+    node = Node(files)
+    filled(node)
+    assert node.clean()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "rename", full)
+        with pytest.raises(OSError, match="No space"):
+            node.cleaner.lower(node.directory.logs, node.log, Offset(12))
+        assert node.log.cleaned_to == 20, "the next attempt writes it again"
+    node.log.cleaned_to = Offset(0)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    step = next(steps)
+    while node.log.cleaned_to == 0:
+        step = steps.send(step())
+    with pytest.raises(StopIteration) as ended:
+        steps.throw(OSError(errno.ENOSPC, "No space left on device"))
+    assert ended.value.value is True, "the cleaner repeats some work after a restart"
+
+
 def test_damaged_checkpoint_makes_the_whole_log_dirty() -> None:
     files = MemoryFiles()
     node = Node(files)

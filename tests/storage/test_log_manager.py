@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from riverrun.model.errors import ErrorCode, KafkaError
-from riverrun.model.ids import PartitionIndex, TopicPartition
+from riverrun.model.ids import Offset, PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
-from riverrun.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from riverrun.storage.checkpoints import CLEANER_OFFSETS, RECOVERY_POINTS, read_offsets
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
 from riverrun.storage.log_manager import LogManager
@@ -200,6 +200,33 @@ def test_records_that_a_crash_left_unflushed_are_flushed_after_recovery() -> Non
         assert f"{1:020d}.snapshot" in machine.files.list_directory(log.path)
         machine.kill()
         assert (await Node(machine).start()).recovery_point == 1, "the checkpoint was written"
+
+    run(machine.clock, story)
+
+
+def test_truncation_fails_if_the_compacted_offset_cannot_be_lowered() -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        for _ in range(10):
+            append(log, batch(b"old"))
+        log.settings = LogSettings(cleanup_policy=("compact",))
+        log.cleaned_to = Offset(8)
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.directory.files, "rename", full)
+            with pytest.raises(KafkaError) as failed:
+                await node.manager.truncate(log, 5)
+        assert failed.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert log.end_offset == 10
+        assert await node.manager.truncate(log, 5)
+        assert log.end_offset == 5
+        assert read_offsets(machine.files, DATA, CLEANER_OFFSETS)[PARTITION] == 5
 
     run(machine.clock, story)
 

@@ -221,16 +221,16 @@ class LogManager:
     async def checkpoint(self, *names: str) -> bool:
         """Write the offsets of all partitions to all or some of the files. Returns success."""
         async with self._checkpointing:
-            if self._directory.is_offline:
-                return False
             checkpoint = self._directory.checkpoint(*names)
-            try:
-                await self._in_sync_thread(checkpoint.write)
-            except OSError as error:
-                # The old file stays, and is still correct.
-                self._directory.note_write_error(error)
-                _logger.warning("checkpoint not written", error=str(error))
-                return False
+            return not self._directory.is_offline and await self._written(checkpoint.write)
+
+    async def _written(self, write: Callable[[], None]) -> bool:  # if not, the old file stays
+        try:
+            await self._in_sync_thread(write)
+        except OSError as error:
+            self._directory.note_write_error(error)
+            _logger.warning("checkpoint not written", error=str(error))
+            return False
         return True
 
     async def checkpoint_start_offsets(self) -> bool:
@@ -258,12 +258,12 @@ class LogManager:
                 await asyncio.shield(running)
                 continue
             if log.cleaned_to > keep:
-                # A tombstone must not expire before the new records that it supersedes are removed.
-                log.cleaned_to = Offset(keep)
-                await self._in_sync_thread(self._cleaner.checkpoint(self._directory.logs))
-                continue
-            log.lower_recovery_point(keep)
-            if not await self.checkpoint(RECOVERY_POINTS):
+                lower = partial(self._cleaner.lower, self._directory.logs, log, Offset(keep))
+                is_written = await self._written(lower)
+            else:
+                log.lower_recovery_point(keep)
+                is_written = await self.checkpoint(RECOVERY_POINTS)
+            if not is_written:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         if log.is_offline or not is_wanted():
             return False

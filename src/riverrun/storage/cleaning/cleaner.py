@@ -7,7 +7,9 @@ writes the new segments, and ``swap`` puts them into the log.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -126,6 +128,9 @@ class Cleaner:
         self._start_job = start_job
         self._discard = discard
         """Takes replaced segments, whose files are removed after file.delete.delay.ms."""
+        self._writing = threading.Lock()
+        """Two threads write the checkpoint. The offsets are read under the lock, so that an older
+        state never replaces a newer one."""
         self._job: CompactionJob | None = None
         self.uncleanable: dict[Log, str] = {}
         """Logs with damage, which must not be copied, or on which the worker crashes repeatedly,
@@ -203,7 +208,11 @@ class Cleaner:
         self._cleanings.value += 1
         self._crashes.pop(found.log, None)
         found.log.cleaned_to = Offset(cleaned.cleaned_to)
-        yield self.checkpoint(logs)
+        try:
+            yield partial(self.checkpoint, logs)
+        except OSError as error:
+            # The old file stays. Some work is repeated after a restart.
+            _logger.warning("cleaner checkpoint not written", error=str(error))
         return True
 
     def _compact(
@@ -317,15 +326,22 @@ class Cleaner:
         except OSError as error:  # the next start removes them
             _logger.warning("files not removed", directory=log.path, error=str(error))
 
-    def checkpoint(self, logs: Mapping[TopicPartition, Log]) -> Callable[[], None]:
-        """A function for a thread that stores the compacted offsets."""
-        offsets = {key: log.cleaned_to for key, log in logs.items() if log.settings.is_compacted}
+    def checkpoint(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Store the compacted offsets. Waits for the disk. Raises OSError."""
+        with self._writing:
+            # The event loop may create and delete logs meanwhile; ``list`` copies in one step.
+            compacted = [(key, log) for key, log in list(logs.items()) if log.settings.is_compacted]
+            offsets = {key: log.cleaned_to for key, log in compacted}
+            write_offsets(self._files, self._path, CLEANER_OFFSETS, offsets)
 
-        def write() -> None:
-            try:
-                write_offsets(self._files, self._path, CLEANER_OFFSETS, offsets)
-            except OSError as error:
-                # The old file stays. Some work is repeated after a restart.
-                _logger.warning("cleaner checkpoint not written", error=str(error))
+    def lower(self, logs: Mapping[TopicPartition, Log], log: Log, offset: Offset) -> None:
+        """Before a truncation: count records from an offset on as dirty. Waits for the disk. Raises
+        OSError; then the old offset stays, so that the next attempt writes again.
 
-        return write
+        Otherwise a tombstone could expire before the new records that it supersedes are removed."""
+        before, log.cleaned_to = log.cleaned_to, offset
+        try:
+            self.checkpoint(logs)
+        except OSError:
+            log.cleaned_to = max(before, log.cleaned_to)
+            raise

@@ -11,8 +11,10 @@ import pytest
 from starlette.requests import Request
 
 from riverrun.client.security import SaslLogin
+from riverrun.console.api.session import SessionQuery
 from riverrun.console.clusters import ClusterEntry, ClusterSettings
 from riverrun.console.problems import ApiProblem, problem
+from riverrun.console.routing import ApiEndpoint, ApiServer, ClusterRequest, EndpointTable
 from riverrun.console.sessions import (
     LOGINS_WAITING_MAX,
     SCRIPT_IDLE_SECONDS_MAX,
@@ -167,6 +169,32 @@ def test_a_session_has_a_login_for_each_cluster() -> None:
         assert (access.user_in("a"), access.user_in("b")) == ("eve", "bob")
         assert (access.owner, sessions.count) == ("user eve of a", 1)
         await sessions.close()
+
+    asyncio.run(run())
+
+
+def test_a_script_logs_in_to_the_cluster_of_the_query() -> None:
+    async def show(request: ClusterRequest) -> list[str]:
+        assert request.access_if_any is not None
+        return list(request.access_if_any.clusters)
+
+    async def run() -> None:
+        endpoint = ApiEndpoint(
+            "GET",
+            "/session",
+            show,
+            "A test",
+            query=SessionQuery,
+            needs_cluster=False,
+            needs_login=False,
+        )
+        sessions = SlowSessions([secure_entry("a"), secure_entry("b")])
+        server = ApiServer(EndpointTable([endpoint]), sessions, is_read_only=False)
+        for query, found in ((b"cluster=b", b'["b"]'), (b"cluster=a", b'["a"]'), (b"", b'["a"]')):
+            scope = dict(script("right").scope)
+            scope |= {"method": "GET", "path": "/api/v1/session", "query_string": query}
+            response = await server.respond(Request(scope))
+            assert (response.status_code, response.body) == (200, found)
 
     asyncio.run(run())
 

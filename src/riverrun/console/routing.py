@@ -290,7 +290,7 @@ class ApiServer:
     async def _request(
         self, raw: Request, endpoint: ApiEndpoint, params: dict[str, str]
     ) -> ClusterRequest:
-        access = await self._sessions.access_of(raw, params.get("cluster"))
+        access = await self._sessions.access_of(raw, _cluster_of(raw, endpoint, params))
         if access is None and endpoint.needs_login:
             raise problem("login_required", "Log in first.", "Send a user and a password.")
         connected = None
@@ -305,6 +305,13 @@ class ApiServer:
             connected=connected,
             sessions=self._sessions,
         )
+
+
+def _cluster_of(raw: Request, endpoint: ApiEndpoint, params: dict[str, str]) -> str | None:
+    """The cluster that a request is for. The credentials of a script must be sent to no other."""
+    if endpoint.query is not None and "cluster" in endpoint.query.__struct_fields__:
+        return raw.query_params.get("cluster")
+    return params.get("cluster")
 
 
 def check_origin(raw: Request) -> None:

@@ -210,7 +210,7 @@ def coordinated(state: str, *partitions: TopicPartition) -> CoordinatedTransacti
 @pytest.mark.parametrize(
     ("known", "cause"),
     [
-        ([], "no coordinator knows producer id 7"),
+        ([], "producer id 7, or your user may not describe its transactional id"),
         ([coordinated("CompleteCommit")], "id is CompleteCommit: the record arrived after its end"),
         ([coordinated("Ongoing", place("u"))], "the transaction of id does not include"),
         ([coordinated("Ongoing", place("t"))], None),

@@ -6,7 +6,10 @@ asked again before anything is reported.
 
 A transaction whose coordinator did not answer looks the same, and its abort would tear it. So the
 search fails unless the leader of every partition of ``__transaction_state`` has answered, no
-leadership changed meanwhile, and the user may see all transactional ids.
+leadership changed meanwhile, and the user may describe any transactional id.
+
+A rule that denies some ids cannot be seen from here. Coordinators do not list them, so the cause
+that no coordinator knows a producer names this possibility too.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from riverrun.wire.messages.write_txn_markers_request import (
 from riverrun.wire.messages.write_txn_markers_response import WriteTxnMarkersResponse
 
 NO_SUCH_ID = "?riverrun-transactions-hanging"
-"""Only a user with rights on all transactional ids may describe it."""
+"""A user who may describe it has the right on all ids, except those that a rule denies."""
 
 
 class CoordinatorsUnknown(Exception):
@@ -148,7 +151,10 @@ def cause_of(found: PartitionTransaction, known: Sequence[CoordinatedTransaction
     """Why no coordinator will end a transaction; None if one will."""
     owners = [each for each in known if each.producer_id == found.producer_id]
     if not owners:
-        return f"no coordinator knows producer id {found.producer_id}"
+        return (
+            f"no coordinator knows producer id {found.producer_id}, "
+            "or your user may not describe its transactional id"
+        )
     owner = owners[0]
     if owner.state not in OPEN_STATES:
         return f"{owner.transactional_id} is {owner.state}: the record arrived after its end"

@@ -225,7 +225,9 @@ def hanging(
     consumers with read_committed, and the groups that read the partition. The cluster aborts such
     transactions itself after a while; `riverrun transactions abort` does it at once. Exits with 1
     if there is one, and with 3 if this is not known because a coordinator or a leader did not
-    answer, or because your user may not see all transactional ids.
+    answer, or because your user may not see all transactional ids. A transaction also looks hanging
+    if a rule denies your user to describe its transactional id: search as a user without such
+    rules before you abort.
 
     \b
     riverrun transactions hanging

@@ -73,9 +73,9 @@ These run in the tests of each change, against real nodes:
 |---|---|
 | confluent-kafka (librdkafka 2.16) | all codecs, groups of both protocols, transactions, administration, TLS and logins, quotas |
 | aiokafka 0.14 | all codecs, classic groups, transactions, administration, TLS and logins |
-| kafka-python 3.0 | all codecs, classic groups, administration, TLS and logins |
+| kafka-python 3.0 | all codecs, classic groups, transactions, administration, TLS and logins |
 | Apache Kafka's Java clients 4.3 | writing and reading, classic groups, transactions, administration, TLS and logins |
-| KafkaJS 2.2, @platformatic/kafka 1.35 | writing, reading, groups, TLS and logins |
+| KafkaJS 2.2, @platformatic/kafka 1.35 | writing, reading, groups, transactions, TLS and logins |
 | kcat | writing, reading, groups, offsets by time |
 | Apache Kafka's command line tools 4.3 | topics, configs, groups, ACLs, quotas, tokens, reassignment, elections, transactions, log dirs, quorum, features, dumps of all files |
 | Kafka Streams 4.3 | word count with `exactly_once_v2`, through kills of every node |
@@ -85,12 +85,15 @@ These run in the tests of each change, against real nodes:
 
 ## Missing features besides these APIs
 - **Security**: GSSAPI (Kerberos); JKS and PKCS12 stores (PEM works); custom principal builders,
-  authorizers, callback handlers and SSL engines; OAuth client credentials, with which a node or a
-  command would get tokens itself (`sasl.oauthbearer.token.endpoint.url`); unsigned tokens;
-  `early.start.listeners`; a choice among the cipher suites of TLS 1.3.
+  authorizers, callback handlers and SSL engines; OAuth by signed assertions
+  (`sasl.oauthbearer.assertion.*`): nodes, commands and pipelines get tokens by client credentials or
+  from a file; unsigned tokens; `early.start.listeners`; a choice among the cipher suites of TLS 1.3.
 - **Settings of share and streams groups and of client metrics subscriptions**: DescribeConfigs lists
   them with Kafka's defaults. AlterConfigs refuses them with INVALID_CONFIG, because they belong to
   KIP-932, KIP-1071 and KIP-714. Those of the consumer protocol (`consumer.*`) work.
+- **Changes without a restart** of `listeners`, of `num.replica.fetchers`, of the settings of TLS and SASL
+  other than key and trust stores, and of the levels of loggers. [settings.md](settings.md) marks the
+  settings that are live.
 - **Several directories per node**: `log.dirs` names one. On a machine with more disks,
   `riverrun start --processes` runs a broker for each, with the machine as their rack.
 - **Tiered storage** (KIP-405).
@@ -115,11 +118,12 @@ These run in the tests of each change, against real nodes:
   heartbeat or commit that arrives after a later one of the same member on a newer connection closes its
   connection: it was delayed, and would free partitions or take back an offset.
 - Transactions work in both versions; new clusters have `transaction.version` 2. While the markers of a
-  transaction are written, requests for its id wait up to `transaction.coordinator.hold.max.ms`, where
+  transaction are written, requests of clients for its id wait up to `transaction.coordinator.hold.max.ms`, where
   Kafka answers CONCURRENT_TRANSACTIONS at once. From clients of version 1, AddPartitionsToTxn,
   AddOffsetsToTxn, EndTxn and TxnOffsetCommit close their connection if a newer one has made such a
-  request: they were delayed, and would change a later transaction. Leaders always verify a
-  transaction before its first batch (in Kafka a setting can turn this off). Transactions with too many
+  request: they were delayed, and would change a later transaction. For Produce and TxnOffsetCommit of
+  version 2, which add partitions themselves, the leader repeats its question for
+  `add.partitions.to.txn.retry.backoff.max.ms`, as in Kafka. Transactions with too many
   partitions and ids above the limit get POLICY_VIOLATION. Leaders abort late transactions that no
   coordinator knows. Two-phase commit (KIP-939), which is not stable in Kafka 4.3, is not served.
 - A client of a listener with SASL must log in within `socket.login.timeout.ms`.

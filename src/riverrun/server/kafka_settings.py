@@ -69,7 +69,7 @@ IGNORED: Final[tuple[IgnoredSettings, ...]] = (
     IgnoredSettings(
         names=(
             "*.purgatory.purge.interval.requests",
-            "*.load.buffer.size",
+            "offsets.load.buffer.size",
             "*.cached.buffer.max.bytes",
             "*.append.linger.ms",
             "log.cleaner.io.buffer.size",
@@ -83,7 +83,6 @@ IGNORED: Final[tuple[IgnoredSettings, ...]] = (
             "controller.socket.timeout.ms",
             "socket.connection.setup.timeout*.ms",
             "initial.broker.registration.timeout.ms",
-            "add.partitions.to.txn.retry.backoff*.ms",
             "replica.high.watermark.checkpoint.interval.ms",
             "log.dir.failure.timeout.ms",
             "metadata.max.idle.interval.ms",
@@ -134,10 +133,6 @@ IGNORED: Final[tuple[IgnoredSettings, ...]] = (
         reason="They have an effect only with tiered storage.",
     ),
     IgnoredSettings(
-        names=("transaction.partition.verification.enable",),
-        reason="Leaders always verify a transaction before its first batch.",
-    ),
-    IgnoredSettings(
         names=("offsets.topic.compression.codec",),
         reason="The batches of internal topics are not compressed.",
     ),
@@ -147,13 +142,11 @@ IGNORED: Final[tuple[IgnoredSettings, ...]] = (
     ),
     IgnoredSettings(
         names=(
-            "ssl.allow.dn.changes",
-            "ssl.allow.san.changes",
             "ssl.keymanager.algorithm",
             "ssl.trustmanager.algorithm",
             "ssl.secure.random.implementation",
         ),
-        reason="TLS is OpenSSL's. A new certificate is accepted if it passes a handshake.",
+        reason="TLS is OpenSSL's.",
     ),
     IgnoredSettings(
         names=("sasl.login.refresh.*", "sasl.login.retry.*", "sasl.login.*.timeout.ms"),
@@ -243,11 +236,6 @@ REFUSED: Final[tuple[RefusedSettings, ...]] = (
         names=("config.providers", "config.providers.*"),
         reason="values are not looked up elsewhere: write them into the file, or set them by"
         " environment variables such as RIVERRUN_SSL_KEY_PASSWORD",
-    ),
-    RefusedSettings(
-        names=("transaction.two.phase.commit.enable",),
-        harmless=("false",),
-        reason="two-phase commit (KIP-939) is not served",
     ),
 )
 

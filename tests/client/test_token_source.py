@@ -9,12 +9,14 @@ import threading
 from pathlib import Path
 
 import pytest
+import structlog
 
 from riverrun.cli.certs.authority import Authority
 from riverrun.client.security import AuthenticationFailed, SaslLogin, client_security, sasl_login
 from riverrun.client.token_source import (
     KEPT_SHARE,
     TRIES_MAX,
+    UNUSED_SECONDS_MAX,
     IssuedToken,
     TokenRefused,
     TokenRequest,
@@ -67,13 +69,40 @@ def login(url: str, **more: str) -> SaslLogin:
     return sasl_login({**texts, **more})
 
 
-def test_token_is_kept_for_a_share_of_its_life() -> None:
+def end_of_renewals() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "token":
+            thread.join(20)
+
+
+def test_valid_token_is_used_while_another_is_requested() -> None:
     clock, issuer = FakeClock(), Issuer()
     source = TokenSource(issuer, clock)
     assert asyncio.run(source.token()) == "1"
     clock.seconds = LIFE * KEPT_SHARE - 1
     assert asyncio.run(source.token()) == "1"
+    assert source._pending is None
+    issuer.may_issue.clear()
     clock.seconds = LIFE * KEPT_SHARE
+    assert asyncio.run(source.token()) == "1"
+    assert source._pending is not None
+    issuer.may_issue.set()
+    end_of_renewals()
+    assert asyncio.run(source.token()) == "2"
+    assert issuer.count == 2
+
+
+def test_token_is_renewed_before_a_login_that_finds_it_old() -> None:
+    clock, issuer = FakeClock(), Issuer()
+    source = TokenSource(issuer, clock)
+    source.refresh(0)
+    assert source._pending is None, "nobody has asked for a token"
+    asyncio.run(source.token())
+    clock.seconds = LIFE * KEPT_SHARE - 10
+    source.refresh(9)
+    assert source._pending is None
+    source.refresh(10)
+    end_of_renewals()
     assert asyncio.run(source.token()) == "2"
 
 
@@ -94,33 +123,49 @@ def test_logins_at_the_same_time_share_one_request() -> None:
     assert issuer.count == 1
 
 
-def test_valid_token_is_used_while_the_provider_fails() -> None:
+@pytest.mark.parametrize("error", [ConnectionError("down"), TokenRefused("down")])
+def test_valid_token_is_used_while_the_provider_fails(error: Exception) -> None:
     clock, issuer = FakeClock(), Issuer()
     source = TokenSource(issuer, clock)
     asyncio.run(source.token())
-    issuer.error = ConnectionError("down")
+    issuer.error = error
     clock.seconds = LIFE - 1
-    assert asyncio.run(source.token()) == "1"
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(3):
+            assert asyncio.run(source.token()) == "1"
+            end_of_renewals()
+    assert [entry["error"] for entry in logged] == ["down"], "one warning in a minute"
+    assert issuer.count == 4
     clock.seconds = LIFE
-    with pytest.raises(ConnectionError, match="down"):
+    with pytest.raises(type(error), match="down"):
         asyncio.run(source.token())
     issuer.error = None
-    assert asyncio.run(source.token()) == "4"
-
-
-def test_refusal_is_reported_although_the_last_token_is_valid() -> None:
-    clock, issuer = FakeClock(), Issuer()
-    source = TokenSource(issuer, clock)
-    asyncio.run(source.token())
-    issuer.error = TokenRefused("the client was deleted")
-    clock.seconds = LIFE - 1
-    with pytest.raises(TokenRefused):
-        asyncio.run(source.token())
+    assert asyncio.run(source.token()) == "6"
 
 
 def test_token_of_unknown_life_serves_one_login() -> None:
     source = TokenSource(Issuer(life=None), FakeClock())
     assert [asyncio.run(source.token()), asyncio.run(source.token())] == ["1", "2"]
+
+
+def test_token_of_unknown_life_waits_for_the_next_login_if_the_first_one_gave_up() -> None:
+    clock, issuer = FakeClock(), Issuer(life=None)
+    source = TokenSource(issuer, clock)
+
+    async def give_up() -> None:
+        issuer.may_issue.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await source.token()
+        issuer.may_issue.set()
+
+    asyncio.run(give_up())
+    end_of_renewals()
+    assert [asyncio.run(source.token()), asyncio.run(source.token())] == ["1", "2"]
+    asyncio.run(give_up())
+    end_of_renewals()
+    clock.seconds += UNUSED_SECONDS_MAX
+    assert asyncio.run(source.token()) == "4"
 
 
 def test_request_has_the_form_of_kafkas_clients() -> None:

@@ -22,10 +22,12 @@ from msgspec import Struct
 
 import riverrun
 from riverrun.client.security import (
+    REFRESH_SHARE,
     RENEW_SECONDS_MIN,
     RENEW_SHARE,
     AuthenticationFailed,
     ClientSecurity,
+    SaslLogin,
     log_in,
 )
 from riverrun.model.errors import ErrorCode
@@ -75,6 +77,7 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._security: ClientSecurity | None = None
         self._renew_at: float | None = None
+        self._refresh_timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def connect(
@@ -87,7 +90,7 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         connect_timeout_s: float = 5.0,
         security: ClientSecurity | None = None,
     ) -> Self:
-        """Connect, agree on API versions and log in.
+        """Connect, agree on API versions and log in, within ``connect_timeout_s``.
 
         Raises OSError (TimeoutError, AuthenticationFailed) or UnsupportedApi.
         """
@@ -95,16 +98,17 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         loop = asyncio.get_running_loop()
         connection: Self | None = None
         tls = None if security is None else security.tls
-        if security is not None and security.login is not None:
-            await security.login.prepare()
+        login = None if security is None else security.login
+        deadline = loop.time() + connect_timeout_s
+        token = await _prepare(login, address, connect_timeout_s)
         try:
-            async with asyncio.timeout(connect_timeout_s):
+            async with asyncio.timeout_at(deadline):
                 _, connection = await loop.create_connection(
                     lambda: cls(address, client_id, timeout_s), host, port, ssl=tls
                 )
                 connection._security = security
                 connection._note_versions(await connection._request_versions())
-                await connection.log_in()
+                await connection._log_in(token)
         except BaseException as error:
             # Also after a cancellation: the caller never gets the connection, so close it here.
             if connection is not None:
@@ -118,14 +122,32 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
         return connection
 
     async def log_in(self) -> None:
-        """Authenticate, also again before the session ends (KIP-368)."""
+        """Authenticate again, before the session ends (KIP-368)."""
+        login = None if self._security is None else self._security.login
+        await self._log_in(await _prepare(login, self.address, self._timeout_s))
+
+    async def _log_in(self, token: str | None) -> None:
         security = self._security
         if security is None or security.login is None:
             return
-        seconds = await log_in(security.login, security.randomness, self.address, self._ask)
-        now = asyncio.get_running_loop().time()
+        login = security.login
+        seconds = await log_in(login, token, security.randomness, self.address, self._ask)
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         pause = max(seconds * RENEW_SHARE, RENEW_SECONDS_MIN)
         self._renew_at = now + pause if seconds > 0 else None
+        self._stop_refresh()
+        if seconds > 0 and login.bearer_token is not None and not self.is_closed:
+            # The next login finds a new token, so no request waits for the provider.
+            refresh_in = seconds * REFRESH_SHARE
+            self._refresh_timer = loop.call_later(
+                refresh_in, login.bearer_token.refresh, pause - refresh_in
+            )
+
+    def _stop_refresh(self) -> None:
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
+            self._refresh_timer = None
 
     @property
     def must_log_in(self) -> bool:
@@ -182,6 +204,22 @@ class BrokerProtocol(asyncio.BaseProtocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._stop_refresh()
+
+
+async def _prepare(login: SaslLogin | None, address: str, limit_s: float) -> str | None:
+    """The token for a login. A valid one is there at once, so this rarely waits."""
+    if login is None:
+        return None
+    try:
+        async with asyncio.timeout(limit_s):
+            return await login.prepare()
+    except TimeoutError:
+        text = f"no token for the login to {address} within {limit_s:g} s"
+        raise TimeoutError(text) from None
+
 
 class Connection(BrokerProtocol, asyncio.Protocol):
     """Created by ``connect``."""
@@ -237,7 +275,7 @@ class Connection(BrokerProtocol, asyncio.Protocol):
 
     async def send_parts(self, key: ApiKey, version: int, body: Sequence[Buffer]) -> None:
         """``send`` with an encoded body in parts."""
-        await self._renew()
+        await self._renew(self._timeout_s)
         await self._wait_to_write(key, self._timeout_s)
         self._write(key, version, body)
 
@@ -249,20 +287,25 @@ class Connection(BrokerProtocol, asyncio.Protocol):
     async def _request(
         self, key: ApiKey, version: int, body: Sequence[Buffer], limit_s: float
     ) -> Any:
-        await self._renew()
+        await self._renew(limit_s)
         return await self._exchange(key, version, body, limit_s)
 
-    async def _renew(self) -> None:
+    async def _renew(self, limit_s: float) -> None:
         """Log in again if the session ends soon. Other requests wait meanwhile."""
         if self._renewing is None:
             if not self.must_log_in:
                 return
             self._renewing = asyncio.ensure_future(self.log_in())
             self._renewing.add_done_callback(self._renewed)
+        timer = asyncio.timeout(limit_s)
         try:
-            await asyncio.shield(self._renewing)
+            async with timer:
+                await asyncio.shield(self._renewing)
         except OSError:
             self.abort()
+            if timer.expired():
+                text = f"no login to {self.address} within {limit_s:g} s"
+                raise TimeoutError(text) from None
             raise
 
     def _renewed(self, done: asyncio.Task[None]) -> None:
@@ -356,8 +399,8 @@ class Connection(BrokerProtocol, asyncio.Protocol):
     # Callbacks of the transport
 
     def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
         text = f"the connection to {self.address} was closed" + (f": {error}" if error else "")
-        self._transport = None
         self._lost.set()
         self._may_write.set()
         self._fail_pending(text)

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from riverrun.client.token_source import (
     BearerToken,
+    GivenToken,
     TokenRefused,
     TokenRequest,
     TokenSource,
-    given_token,
     place_of,
     read_token,
     request_token,
@@ -40,6 +40,8 @@ from riverrun.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 
 RENEW_SHARE: Final = 0.85
 """Log in again when this part of the session is over, before the broker closes it (KIP-368)."""
+REFRESH_SHARE: Final = 0.75
+"""Renew a token that will be old at the next login when this part of the session is over."""
 RENEW_SECONDS_MIN: Final = 1.0
 """Brokers refuse a login that comes sooner after the last one. A shorter session, of a token that
 expires soon, ends with its connection."""
@@ -90,16 +92,15 @@ class SaslLogin(Struct, frozen=True, kw_only=True):
     """The user is the id of a delegation token, and the password its HMAC."""
     bearer_token: BearerToken | None = None
 
-    async def prepare(self) -> None:
-        """Get the token for a login before the time-out of its connection begins. Later calls are
-        cheap. Raises ``OSError``; if the provider refuses, ``AuthenticationFailed``."""
-        if self.bearer_token is not None:
-            await self.current_token()
+    async def prepare(self) -> str | None:
+        """Get the token for a login, before the broker waits for it. None if the mechanism has
+        none. Raises ``OSError``; if the provider refuses, ``AuthenticationFailed``."""
+        return None if self.bearer_token is None else await self.current_token()
 
     async def current_token(self) -> str:
         assert self.bearer_token is not None, f"{self.mechanism} without a token"
         try:
-            return await self.bearer_token()
+            return await self.bearer_token.token()
         except TokenRefused as error:
             raise AuthenticationFailed(str(error)) from None
 
@@ -124,8 +125,13 @@ Exchange = Callable[[ApiKey, Any], Awaitable[Any]]
 """Sends a request and returns its response."""
 
 
-async def log_in(login: SaslLogin, randomness: Randomness, address: str, ask: Exchange) -> float:
-    """Authenticate a new connection. Returns the length of the session in seconds; 0: no limit."""
+async def log_in(
+    login: SaslLogin, token: str | None, randomness: Randomness, address: str, ask: Exchange
+) -> float:
+    """Authenticate a connection, with the token of ``SaslLogin.prepare``.
+
+    Returns the length of the session in seconds; 0: no limit.
+    """
     mechanism = login.mechanism
     offered = await ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=mechanism.value))
     if offered.error_code is not ErrorCode.NONE:
@@ -143,7 +149,8 @@ async def log_in(login: SaslLogin, randomness: Randomness, address: str, ask: Ex
     if mechanism is SaslMechanism.PLAIN:
         last = await send(plain_message(login.user, login.password))
     elif mechanism is SaslMechanism.OAUTHBEARER:
-        last = await send(bearer_message(await login.current_token()))
+        assert token is not None, f"{mechanism} without a token"
+        last = await send(bearer_message(token))
         if last.auth_bytes:
             await send(b"\x01")
             raise AuthenticationFailed(f"{address} refuses the token: {last.auth_bytes.decode()}")
@@ -230,13 +237,13 @@ def _bearer_token(texts: Mapping[str, str], options: Mapping[str, str]) -> Beare
     if token and url:
         raise SettingError(TOKEN, "(hidden)", f"only one of it and {TOKEN_URL} may be set")
     if token:
-        return given_token(token)
+        return GivenToken(token)
     parts = urlsplit(url)
     if not url:
         raise SettingError(TOKEN_URL, "", f"OAUTHBEARER needs {TOKEN_URL}, or {TOKEN}")
     if parts.scheme == "file" and parts.path:
         path = token_file(url)
-        return TokenSource(lambda: read_token(path)).token
+        return TokenSource(lambda: read_token(path))
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
         raise SettingError(TOKEN_URL, place_of(url), "a https: or file: URL, without a user")
     client = texts.get(TOKEN_CLIENT, "").strip() or options.get("clientId", "")
@@ -254,7 +261,7 @@ def _bearer_token(texts: Mapping[str, str], options: Mapping[str, str]) -> Beare
         has_encoded_header=encoded == "true",
         tls=_provider_context(texts) if parts.scheme == "https" else None,
     )
-    return TokenSource(lambda: request_token(request)).token
+    return TokenSource(lambda: request_token(request))
 
 
 def _provider_context(texts: Mapping[str, str]) -> ssl.SSLContext:

@@ -115,7 +115,7 @@ class StreamConnection(BrokerProtocol, asyncio.BufferedProtocol):
     # Callbacks of the transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(error)
         text = f"the connection to {self.address} was closed" + (f": {error}" if error else "")
         self._fail(ConnectionResetError(text))
         if self._timer is not None:

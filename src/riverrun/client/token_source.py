@@ -2,8 +2,9 @@
 
 A token comes from an identity provider, by the client credentials grant of OAuth 2 (RFC 6749,
 section 4.4) as Kafka's clients ask for it (KIP-768), or from a file that another program renews. It
-is kept for a part of its life. Requests and files are read in a thread, at most one at a time for
-each source. The thread is a daemon, so a slow provider does not delay the end of the process.
+is renewed before its life ends, and logins use it meanwhile: only a login without a valid token
+waits. Requests and files are read in a thread, at most one at a time for each source. The thread is
+a daemon, so a slow provider does not delay the end of the process or of an event loop.
 
 No error contains a secret: neither the credentials, nor a token, nor the body of a response.
 """
@@ -20,23 +21,27 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote_plus, unquote, urlsplit
 
 import structlog
 from msgspec import Struct
 
-from riverrun.ports.aio import Backoff
+from riverrun.ports.aio import Backoff, LogLimiter
 from riverrun.ports.clock import Clock, SystemClock
 
 log = structlog.get_logger("riverrun.client")
 
 KEPT_SHARE: Final = 0.8
 """A new token is requested when this part of the life of the last one is over, as in Kafka."""
+UNUSED_SECONDS_MAX: Final = 60.0
+"""How long a token of unknown life is kept if the login that asked for it gave up before it came.
+Without this, logins whose time-out is shorter than the provider's delay would never succeed."""
+WARNING_SECONDS: Final = 60.0
 TRIES_MAX: Final = 3
 TRY_SECONDS_MAX: Final = 10.0
 BACKOFF: Final = Backoff(first_seconds=0.1, max_seconds=10.0)
@@ -46,12 +51,19 @@ _TRANSIENT: Final = (408, 429)
 """The provider may answer differently soon; also after each status from 500 on."""
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 
-BearerToken = Callable[[], Awaitable[str]]
-"""A token for the next login. Raises ``OSError``, or ``TokenRefused``."""
-
 
 class TokenRefused(Exception):
     """The provider refuses our credentials, or its answer holds no token. Do not retry."""
+
+
+class BearerToken(Protocol):
+    """The token of a client, which changes over time."""
+
+    async def token(self) -> str:
+        """A token for the next login. Raises ``OSError``, or ``TokenRefused``."""
+
+    def refresh(self, login_in_seconds: float) -> None:
+        """Renew the token in the background if it will be old at the next login."""
 
 
 class IssuedToken(Struct, frozen=True, kw_only=True):
@@ -89,13 +101,17 @@ class TokenRequest(Struct, frozen=True, kw_only=True):
         return f"grant_type=client_credentials{scope}".encode()
 
 
-def given_token(text: str) -> BearerToken:
-    """The source of a token that does not change."""
+class GivenToken:
+    """A token that does not change."""
 
-    async def token() -> str:
-        return text
+    def __init__(self, text: str) -> None:
+        self._text = text
 
-    return token
+    async def token(self) -> str:
+        return self._text
+
+    def refresh(self, login_in_seconds: float) -> None:
+        """There is no other token."""
 
 
 def token_file(url: str) -> Path:
@@ -104,7 +120,10 @@ def token_file(url: str) -> Path:
 
 
 class TokenSource:
-    """Keeps a token of one provider or file. It may be used in several threads and loops."""
+    """Keeps a token of one provider or file. It may be used in several threads and loops.
+
+    So a renewal belongs to no loop: it is a thread, which nobody has to wait for.
+    """
 
     def __init__(self, issue: Callable[[], IssuedToken], clock: Clock | None = None) -> None:
         """``issue`` may block. It raises ``OSError`` or ``TokenRefused``."""
@@ -113,29 +132,61 @@ class TokenSource:
         self._lock = threading.Lock()
         self._kept: IssuedToken | None = None
         self._issued_at = 0.0
+        self._is_unused = False
         self._pending: Future[str] | None = None
+        self._warnings = LogLimiter(self._clock, interval_seconds=WARNING_SECONDS)
 
     async def token(self) -> str:
-        """The kept token, or a new one if the kept one is old."""
-        with self._lock:
-            if self._kept is not None and self._share() < KEPT_SHARE:
-                return self._kept.text
-            if self._pending is None:
-                self._pending = Future()
-                # A cancelled waiter must not cancel the request, which others wait for too.
-                self._pending.set_running_or_notify_cancel()
-                thread = threading.Thread(
-                    target=self._renew, args=(self._pending,), name="token", daemon=True
-                )
-                thread.start()
-            pending = self._pending
-        return await asyncio.wrap_future(pending)
+        """The kept token, or another one if it is not valid. An old one is renewed meanwhile.
 
-    def _share(self) -> float:
-        """The part of the life of the kept token that is over."""
-        if self._kept is None or not self._kept.life_seconds:
-            return 1.0
-        return (self._clock.monotonic() - self._issued_at) / self._kept.life_seconds
+        If the caller stops waiting, the request goes on and serves the next caller.
+        """
+        with self._lock:
+            self._refresh(0.0)
+            kept = self._valid()
+            if kept is not None:
+                self._is_unused = False
+                return kept.text
+            pending = self._request()
+        text = await asyncio.wrap_future(pending)
+        with self._lock:
+            self._is_unused = False
+        return text
+
+    def refresh(self, login_in_seconds: float) -> None:
+        """Renew the token in the background if it will be old at the next login."""
+        with self._lock:
+            self._refresh(login_in_seconds)
+
+    def _refresh(self, login_in_seconds: float) -> None:
+        if self._kept is None or self._kept.life_seconds is None:
+            return
+        if self._age() + login_in_seconds >= self._kept.life_seconds * KEPT_SHARE:
+            self._request()
+
+    def _age(self) -> float:
+        return self._clock.monotonic() - self._issued_at
+
+    def _valid(self) -> IssuedToken | None:
+        """The kept token, if it may be used."""
+        if self._kept is None:
+            return None
+        life = self._kept.life_seconds
+        if life is None:
+            life = UNUSED_SECONDS_MAX if self._is_unused else 0.0
+        return self._kept if self._age() < life else None
+
+    def _request(self) -> Future[str]:
+        """The pending request, which is started if there is none."""
+        if self._pending is None:
+            self._pending = Future()
+            # A cancelled waiter must not cancel the request, which others wait for too.
+            self._pending.set_running_or_notify_cancel()
+            thread = threading.Thread(
+                target=self._renew, args=(self._pending,), name="token", daemon=True
+            )
+            thread.start()
+        return self._pending
 
     def _renew(self, pending: Future[str]) -> None:
         try:
@@ -143,11 +194,10 @@ class TokenSource:
         except BaseException as error:
             with self._lock:
                 self._pending = None
-                kept = self._kept if self._share() < 1.0 else None
-            if kept is not None and isinstance(error, OSError):
-                log.warning("cannot renew the token; the last one is still valid", error=str(error))
-                pending.set_result(kept.text)
-                return
+                if self._valid() is not None and self._warnings.admit("renewal") is not None:
+                    log.warning(
+                        "cannot renew the token; the last one is still valid", error=str(error)
+                    )
             pending.set_exception(error)
             if not isinstance(error, OSError | TokenRefused):
                 raise
@@ -156,6 +206,8 @@ class TokenSource:
             self._pending = None
             self._kept = issued
             self._issued_at = self._clock.monotonic()
+            self._is_unused = True
+            self._warnings.reset("renewal")
         pending.set_result(issued.text)
 
 

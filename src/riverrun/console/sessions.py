@@ -23,7 +23,7 @@ from msgspec import Struct
 from starlette.requests import Request
 
 from riverrun.client.security import AuthenticationFailed, SaslLogin
-from riverrun.client.token_source import given_token
+from riverrun.client.token_source import GivenToken
 from riverrun.console.clusters import ClusterEntry, ConnectedCluster
 from riverrun.console.problems import ApiProblem, problem
 from riverrun.ports.aio import discard_result
@@ -416,7 +416,7 @@ def _remedy(failure: AuthenticationFailed | None) -> str:
 
 def _login(mechanism: SaslMechanism, user: str, password: str) -> SaslLogin:
     if mechanism is SaslMechanism.OAUTHBEARER:
-        return SaslLogin(mechanism=mechanism, bearer_token=given_token(password))
+        return SaslLogin(mechanism=mechanism, bearer_token=GivenToken(password))
     return SaslLogin(mechanism=mechanism, user=user, password=password)
 
 

@@ -90,6 +90,47 @@ def test_name_is_renamed(given: dict[str, str], made: dict[str, str]) -> None:
     assert texts_of_kafka(given) == made
 
 
+OWN = {
+    "node.id": "1",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "advertised.listeners": "PLAINTEXT://a:9092,CONTROLLER://A:9093",
+}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"node.id": "1", "controller.quorum.voters": "1@kafka:9093"},
+        {"broker.id": "1", "controller.quorum.voters": "1@kafka:9093"},
+        {**OWN, "controller.quorum.bootstrap.servers": "a:9093"},
+        {**OWN, "controller.quorum.bootstrap.servers": "localhost:9093"},
+        {"listeners": "CONTROLLER://[fd00::1]:1", "controller.quorum.voters": "7@[fd00::1]:1"},
+    ],
+)
+def test_only_controller_that_is_named_forms_the_cluster(given: dict[str, str]) -> None:
+    assert texts_of_kafka(given)["bootstrap.expect"] == "1"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {**OWN, "controller.quorum.bootstrap.servers": "kafka:9093"},
+        {**OWN, "controller.quorum.bootstrap.servers": "a:9094"},
+        {**OWN, "controller.quorum.voters": "2@kafka:9093"},
+        {**OWN, "controller.quorum.bootstrap.servers": "a:9093,b:9093"},
+        {"controller.quorum.voters": "1@kafka:9093"},
+        {
+            "node.id": "1",
+            "listeners": "CONTROLLER://a:9093",
+            "controller.quorum.bootstrap.servers": "localhost:9093",
+        },
+    ],
+)
+def test_name_that_may_be_of_several_nodes_needs_their_number(given: dict[str, str]) -> None:
+    """A DNS name of three nodes: each of them would form a cluster alone."""
+    assert "bootstrap.expect" not in texts_of_kafka(given)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -6,7 +6,7 @@ Most names and meanings are the same. The differences:
 |---|---|
 | ``broker.id``, ``log.dir`` | ``node.id``, ``log.dirs`` |
 | ``controller.quorum.bootstrap.servers``, ``controller.quorum.voters`` | ``seed.nodes``, and \
-``bootstrap.expect`` if it is one address |
+``bootstrap.expect=1`` if they name this node alone |
 | the listener in ``controller.listener.names`` | the listener CONTROLLER |
 | ``metadata.log.dir``, if it is the data directory | nothing |
 | no port for metrics | ``http.listener``: on the loopback, the first free port from two above \
@@ -34,6 +34,8 @@ CONTROLLER_NAMES: Final = "controller.listener.names"
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 _VOTERS: Final = "controller.quorum.voters"
 _ADDRESSES: Final = ("listeners", "advertised.listeners")
+_ANY_HOST: Final = ("", "0.0.0.0", "::")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def texts_of_kafka(found: Mapping[str, str]) -> dict[str, str]:
@@ -59,21 +61,46 @@ def _rename_identity(texts: dict[str, str]) -> None:
 
 
 def _rename_seeds(texts: dict[str, str]) -> None:
-    servers, voters = texts.pop(_BOOTSTRAP, ""), texts.pop(_VOTERS, "")
-    seeds = servers or ",".join(_address_of_voter(one) for one in voters.split(",") if one.strip())
+    servers, voters = _listed(texts, _BOOTSTRAP), _listed(texts, _VOTERS)
+    texts.pop(_BOOTSTRAP, None)
+    texts.pop(_VOTERS, None)
+    addresses = [_voter(one)[1] for one in voters]
+    seeds = servers or addresses
     if not seeds or "seed.nodes" in texts:
         return
-    texts["seed.nodes"] = seeds
-    if "," not in seeds:
+    texts["seed.nodes"] = ",".join(seeds)
+    if len(seeds) > 1:
+        return
+    is_only_voter = len(voters) == 1 and _voter(voters[0])[0] == texts.get("node.id", "").strip()
+    if is_only_voter or _is_own(seeds[0], texts):
         # The only controller names itself. Others that name it wait for its cluster and join it.
+        # Any other name may be a DNS name of several nodes, which each would form a cluster.
         texts.setdefault("bootstrap.expect", "1")
 
 
-def _address_of_voter(text: str) -> str:
+def _is_own(seed: str, texts: Mapping[str, str]) -> bool:
+    """Whether the address is one of the node's listeners, by the text of the file alone."""
+    host, port = _host_and_port(seed)
+    for setting in _ADDRESSES:
+        for listener in _listed(texts, setting):
+            own_host, own_port = _host_and_port(listener.partition("://")[2])
+            is_host = own_host == host or (own_host in _ANY_HOST and host in _LOOPBACK)
+            if is_host and own_port == port:
+                return True
+    return False
+
+
+def _host_and_port(address: str) -> tuple[str, str]:
+    host, _, port = address.strip().rpartition(":")
+    return host.strip("[]").lower(), port
+
+
+def _voter(text: str) -> tuple[str, str]:
+    """The id and the address."""
     number, found, address = text.strip().partition("@")
     if not found or not number.isdigit():
         raise SettingError(_VOTERS, text, "a voter looks like 1@node1:9093")
-    return address
+    return number, address
 
 
 def _rename_controller_listener(texts: dict[str, str]) -> None:

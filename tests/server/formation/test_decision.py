@@ -159,7 +159,7 @@ def test_dns_name_of_several_nodes_requires_bootstrap_expect() -> None:
 def test_dns_name_of_this_node_alone_does_not_found_a_cluster_of_one() -> None:
     me = blank(1, named=(1,))
     only_me = {"all:9092": [SeedResult(address="10.0.0.1", family=V4, report=me)]}
-    refuses(decide(FormationState(me=me, seeds=only_me)), "names no other node")
+    refuses(decide(FormationState(me=me, seeds=only_me)), "number of controllers")
     assert isinstance(decide(FormationState(me=me, seeds=only_me, expect=1)), ProposeCluster)
 
 

@@ -295,7 +295,7 @@ def _decide_among_blank(state: FormationState) -> FormationStep:
         if not state.others:
             return Refuse(
                 "seed.nodes names no other node: leave it empty for a cluster of one node, or set "
-                "bootstrap.expect=1"
+                "bootstrap.expect to the number of controllers that form the cluster"
             )
     elif len(members) != expect:
         return Wait(f"found {len(members)} of the {expect} controllers that bootstrap.expect names")

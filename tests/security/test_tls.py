@@ -356,6 +356,27 @@ def test_between_nodes_a_certificate_of_a_stranger_is_refused(
     assert between.reload()
 
 
+def test_renewal_is_not_refused_for_what_the_certificate_in_use_lacks_too(
+    node: Path, authority: Authority, tmp_path: Path
+) -> None:
+    """A certificate of a private authority that nobody names was accepted at the start."""
+    (tmp_path / "other").mkdir()
+    other = Authority.create(tmp_path / "other", name="other")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
+    texts = {"ssl.keystore.location": str(node), "ssl.truststore.location": str(trusted)}
+    for is_server in (True, False):
+        held = CertificateHolder(
+            "A", tls_settings(texts), is_server=is_server, is_between_nodes=True
+        )
+        authority.issue(node, name="node", hosts=["127.0.0.1"])
+        assert held.reload()
+        other.issue(node, name="node", hosts=["127.0.0.1"])
+        assert held.reload()
+        authority.issue(node, name="node", hosts=["127.0.0.1"])
+        assert not held.reload(), "the one in use is trusted"
+
+
 def test_a_key_that_fits_no_cipher_suite_is_refused(node: Path) -> None:
     texts = {"ssl.keystore.location": str(node), "ssl.enabled.protocols": "TLSv1.2"}
     suites = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"

@@ -3,8 +3,9 @@
 Each listener with TLS has a ``CertificateHolder``, and so have the connections to other nodes. New
 connections use the newest valid context; open ones keep theirs. A new key or certificate is checked
 by a handshake in memory first, and may not be for another name or for fewer hosts. Between nodes it
-must be trusted by the node itself, because the other nodes trust the same authorities. If it is
-refused, the old one stays in use and the reason is logged.
+must be trusted by the node itself, because the other nodes trust the same authorities; unless the
+certificate in use is not trusted either. If it is refused, the old one stays in use and the reason
+is logged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from time import gmtime, strftime
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from riverrun.model.settings import SettingError
 from riverrun.ports.clock import Clock
@@ -37,8 +39,16 @@ POLL_SECONDS: Final = 3.0
 WARN_SECONDS: Final = 14 * 24 * 3600.0
 WARN_EVERY_SECONDS: Final = 24 * 3600.0
 
-Built = tuple[ssl.SSLContext, CheckedCertificate | None]
 Fingerprint = tuple[tuple[int, int, int], ...]
+
+
+class _Built(Struct, frozen=True, kw_only=True):
+    """A checked context."""
+
+    context: ssl.SSLContext
+    facts: CheckedCertificate | None
+    distrust: SettingError | None
+    """Why other nodes refuse the certificate; None if they do not, or it is not for them."""
 
 
 class CertificateHolder:
@@ -52,13 +62,18 @@ class CertificateHolder:
         self._is_server = is_server
         self._is_between_nodes = is_between_nodes
         self.settings = settings
-        self.context, self._facts = self._build(settings)
+        self._built = self._build(settings)
         self._fingerprint = _fingerprint(settings)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return self._built.context
 
     @property
     def expires_at(self) -> float | None:
         """In seconds since 1970; None without a certificate."""
-        return None if self._facts is None else self._facts.expires_at
+        facts = self._built.facts
+        return None if facts is None else facts.expires_at
 
     def check(self, settings: TlsSettings) -> None:
         """Check that other settings can replace the current ones. Raises ``SettingError``."""
@@ -66,7 +81,7 @@ class CertificateHolder:
 
     def use(self, settings: TlsSettings) -> None:
         """Use other settings. Raises ``SettingError`` if they are invalid, and keeps the old."""
-        self.context, self._facts = self._replacement(settings)
+        self._built = self._replacement(settings)
         self.settings = settings
         self._fingerprint = _fingerprint(settings)
 
@@ -78,7 +93,7 @@ class CertificateHolder:
         # Also after a failure: an invalid file is reported once, not at each poll.
         self._fingerprint = found
         try:
-            self.context, self._facts = self._replacement(self.settings)
+            self._built = self._replacement(self.settings)
         except SettingError as error:
             log.error(
                 "new certificate refused, the old one stays", of=self.name, error=error.reason
@@ -87,17 +102,30 @@ class CertificateHolder:
         log.info("certificate replaced", of=self.name, expires=_date(self.expires_at))
         return True
 
-    def _replacement(self, settings: TlsSettings) -> Built:
-        context, facts = self._build(settings)
-        if self._facts is not None and facts is not None:
-            check_replacement(self._facts, facts, settings)
-            if self._is_between_nodes:
-                check_trusted(settings)
-        return context, facts
+    def _replacement(self, settings: TlsSettings) -> _Built:
+        old, new = self._built, self._build(settings)
+        if old.facts is not None and new.facts is not None:
+            check_replacement(old.facts, new.facts, settings)
+            # A renewal is not refused for what the certificate in use lacks too.
+            if old.distrust is None and new.distrust is not None:
+                raise new.distrust
+        return new
 
-    def _build(self, settings: TlsSettings) -> Built:
+    def _build(self, settings: TlsSettings) -> _Built:
         context = server_context(settings) if self._is_server else client_context(settings)
-        return context, check_certificate(settings) if settings.has_certificate else None
+        if not settings.has_certificate:
+            return _Built(context=context, facts=None, distrust=None)
+        facts = check_certificate(settings)
+        distrust = _distrust(settings) if self._is_between_nodes else None
+        return _Built(context=context, facts=facts, distrust=distrust)
+
+
+def _distrust(settings: TlsSettings) -> SettingError | None:
+    try:
+        check_trusted(settings)
+    except SettingError as error:
+        return error
+    return None
 
 
 class Certificates:

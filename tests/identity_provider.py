@@ -28,6 +28,8 @@ class IdentityProvider:
         self.asked: list[dict[str, Any]] = []
         self.failures: list[int] = []
         self.answer: bytes | None = None
+        self.failure: bytes | None = None
+        """The body of failures, if not an error of OAuth 2."""
         self.may_answer = threading.Event()
         self.may_answer.set()
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -75,7 +77,7 @@ class IdentityProvider:
         self.may_answer.wait(60)
         if self.failures:
             error = {"error": "invalid_client", "error_description": f"{SECRET} is wrong"}
-            return self.failures.pop(0), json.dumps(error).encode()
+            return self.failures.pop(0), self.failure or json.dumps(error).encode()
         if self.answer is not None:
             return 200, self.answer
         expected = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()

@@ -21,6 +21,7 @@ from riverrun.client.token_source import (
     TokenRefused,
     TokenRequest,
     TokenSource,
+    life_of,
     parse_response,
     request_token,
 )
@@ -227,7 +228,17 @@ def test_refusal_is_final_and_shows_no_secret(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"not json", b"{}", b'{"access_token": 7}', b'{"access_token": "a\\n"}']
+    "body",
+    [
+        b"",
+        b"[]",
+        b"not json",
+        b"{}",
+        b'{"access_token": 7}',
+        b'{"access_token": "a\\n"}',
+        b"[" * 200_000,
+        b"1" * 5000,
+    ],
 )
 def test_answer_without_a_token_is_refused(body: bytes) -> None:
     with pytest.raises(TokenRefused, match="the answer of idp"):
@@ -237,10 +248,31 @@ def test_answer_without_a_token_is_refused(body: bytes) -> None:
 def test_life_of_a_token_is_told_by_the_provider_or_by_the_token() -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"iat": 100, "exp": 160}).encode()).decode()
     token = f"e30.{claims.rstrip('=')}.x"
-    for life, expected in ((30, 30), (None, 60), (True, 60), (0, None), (-1, None), (1e999, None)):
+    lives = (30, 30), (None, 60), (True, 60), (0, None), (-1, None), (1e999, None), (10**400, None)
+    for life, expected in lives:
         body = json.dumps({"access_token": token, "expires_in": life}).encode()
         assert parse_response(body, "idp").life_seconds == expected
     assert parse_response(b'{"id_token": "opaque"}', "idp").life_seconds is None
+
+
+@pytest.mark.parametrize("claims", [b'{"iat": 0, "exp": 1%s}' % (b"0" * 400), b"[" * 200_000])
+def test_life_of_a_token_with_absurd_claims_is_unknown(claims: bytes) -> None:
+    assert life_of(f"e30.{base64.urlsafe_b64encode(claims).decode()}.x") is None
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", "127.0.0.1:1/\u00f6"])
+def test_host_or_path_that_cannot_be_requested_is_a_failed_connection(host: str) -> None:
+    request = TokenRequest(url=f"http://{host}/token", client_id=CLIENT, client_secret=SECRET)
+    with pytest.raises(ConnectionError, match="no token from"):
+        request_token(request, lambda _: None)
+
+
+def test_refusal_with_an_absurd_body_is_a_refusal() -> None:
+    with IdentityProvider() as provider:
+        provider.failures = [400]
+        provider.failure = b"[" * 60_000
+        with pytest.raises(AuthenticationFailed, match="/token answers 400 to"):
+            asyncio.run(login(provider.url).current_token())
 
 
 def test_certificate_of_the_provider_is_verified(tmp_path: Path) -> None:
@@ -294,6 +326,9 @@ def test_names_of_librdkafka_are_understood() -> None:
         ("", {}, "or sasl.oauthbearer.token"),
         ("ftp://idp/token", {}, "a https: or file: URL"),
         ("https://ann:hunter2@idp/token", {}, "without a user"),
+        ("https://[::1/token", {}, "host or port is malformed"),
+        ("https://idp:99999/", {}, "host or port is malformed"),
+        ("https://ann:hunter2/@idp/token", {}, "host or port is malformed"),
         ("https://idp", {"sasl.oauthbearer.token": "hunter2"}, "only one of"),
         ("https://idp", {"sasl.oauthbearer.client.credentials.client.id": ""}, "are needed"),
         ("https://idp", {"sasl.oauthbearer.header.urlencode": "maybe"}, "true or false"),

@@ -238,9 +238,14 @@ def _bearer_token(texts: Mapping[str, str], options: Mapping[str, str]) -> Beare
         raise SettingError(TOKEN, "(hidden)", f"only one of it and {TOKEN_URL} may be set")
     if token:
         return GivenToken(token)
-    parts = urlsplit(url)
     if not url:
         raise SettingError(TOKEN_URL, "", f"OAUTHBEARER needs {TOKEN_URL}, or {TOKEN}")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # invalid ports raise only here
+    except ValueError:
+        # The reason would quote a part of the URL, which may be a password.
+        raise SettingError(TOKEN_URL, "(hidden)", "its host or port is malformed") from None
     if parts.scheme == "file" and parts.path:
         path = token_file(url)
         return TokenSource(lambda: read_token(path))

@@ -23,7 +23,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
-from math import inf
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote_plus, unquote, urlsplit
@@ -41,6 +40,8 @@ KEPT_SHARE: Final = 0.8
 UNUSED_SECONDS_MAX: Final = 60.0
 """How long a token of unknown life is kept if the login that asked for it gave up before it came.
 Without this, logins whose time-out is shorter than the provider's delay would never succeed."""
+LIFE_SECONDS_MAX: Final = 2.0**53
+"""Longer lives are errors of the provider, and larger numbers may be no floats."""
 WARNING_SECONDS: Final = 60.0
 TRIES_MAX: Final = 3
 TRY_SECONDS_MAX: Final = 10.0
@@ -265,7 +266,8 @@ def _ask(request: TokenRequest) -> IssuedToken:
     except (TimeoutError, urllib.error.URLError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ConnectionError(f"no token from {where}: {cause}") from None
-    except http.client.HTTPException as error:
+    except (http.client.HTTPException, ValueError) as error:
+        # ValueError: a name that cannot be a host, or an answer that is no HTTP.
         raise ConnectionError(f"no token from {where}: {type(error).__name__}") from None
     return parse_response(body, where)
 
@@ -286,7 +288,7 @@ def _error_code(error: urllib.error.HTTPError) -> str:
     """The code of RFC 6749, such as invalid_client. The description may quote what was sent."""
     try:
         code = json.loads(error.read(_CHUNK_BYTES)).get("error")
-    except (OSError, ValueError, AttributeError, http.client.HTTPException):
+    except (OSError, ValueError, RecursionError, AttributeError, http.client.HTTPException):
         return ""
     return f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
 
@@ -295,7 +297,7 @@ def parse_response(body: bytes, where: str) -> IssuedToken:
     """The token in the answer of a provider. Raises ``TokenRefused``."""
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TokenRefused(f"the answer of {where} is not JSON") from None
     if not isinstance(found, dict):
         raise TokenRefused(f"the answer of {where} holds no token")
@@ -309,7 +311,7 @@ def _life(expires_in: object, token: str) -> float | None:
     is_number = isinstance(expires_in, int | float) and not isinstance(expires_in, bool)
     life = expires_in if is_number else life_of(token)
     assert life is None or isinstance(life, int | float), f"life of {type(life)}"
-    return life if life is not None and 0 < life < inf else None
+    return float(life) if life is not None and 0 < life <= LIFE_SECONDS_MAX else None
 
 
 def life_of(token: str) -> float | None:
@@ -321,7 +323,7 @@ def life_of(token: str) -> float | None:
     try:
         claims = json.loads(base64.urlsafe_b64decode(padded))
         return float(claims["exp"]) - float(claims["iat"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 

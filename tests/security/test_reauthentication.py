@@ -24,11 +24,13 @@ from tests.secure_node import SecureNode
 
 pytestmark = pytest.mark.slow
 
-SESSION_MS = 2000
-LOGINS = 4
+SESSION_MS = 12_000
+"""Clients renew a login near the end of a session, ours when 85 % are over. A tenth of a session is
+longer than a stall of a second, which a busy machine may have."""
+LOGINS = 2
 """Further logins of each connection that a test waits for."""
 WORKERS = 8
-SECONDS_MAX = 60
+SECONDS_MAX = 120
 
 
 @pytest.fixture(scope="module")

@@ -337,6 +337,8 @@ def test_target_equal_to_the_original_ends_the_reassignment() -> None:
         ((3, 1, 2), (3, 5, 4)),
         ((3, 1), (3, 1, 5)),
         ((3, 1, 2), (4, 5)),
+        ((1, 2), (3, 1)),
+        ((1, 2, 3), (2, 3, 4)),
     ],
 )
 def test_cancel_restores_the_order_of_the_original_replicas(

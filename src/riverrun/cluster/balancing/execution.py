@@ -28,7 +28,7 @@ from riverrun.cluster.balancing.plans import plan_record, removal
 from riverrun.cluster.balancing.rollbacks import rollback_of
 from riverrun.cluster.balancing.throttling import removal_of_throttle, throttle_records
 from riverrun.cluster.configs.node_configs import Configs
-from riverrun.cluster.partitions.assignment import returned
+from riverrun.cluster.partitions.assignment import led_first, returned
 from riverrun.cluster.partitions.election_rules import election_rules
 from riverrun.cluster.partitions.partition_change import Election, LeaderCandidates, change
 from riverrun.cluster.partitions.reassignment import alter_partition_reassignments
@@ -179,15 +179,17 @@ def _restore_orders(
 ) -> None:
     """Restore the preferred leaders of moves that were cancelled without the plan.
 
-    Such a cancel does not know the original order (``assignment.cancel``). Replicas in any other
-    order were chosen by somebody.
+    Such a cancel does not know the original order (``assignment.cancel``). Replicas in an order
+    that it does not make were chosen by somebody.
     """
     disordered: list[tuple[PlannedMove, Sequence[int] | None]] = []
     for number in past.dropped:
         move = plan.moves[number]
         now = partition_now(image, move.topic, move.partition)
         order = returned(move.after, move.removing, move.adding)
-        if now is not None and not now.is_moving and now.replicas == order != move.before:
+        if now is None or now.is_moving or now.replicas == move.before:
+            continue
+        if now.replicas == led_first(order, now.leader):
             disordered.append((move, move.before))
     _reassigned(configs, image, disordered, records)
 

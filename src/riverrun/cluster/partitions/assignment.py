@@ -13,7 +13,8 @@ a second target against all replicas instead, and a cancel keeps brokers of the 
 
 The order of the original replicas matters: the first one is the preferred leader. A plan knows it.
 Otherwise the replicas that leave, which are kept in their original order, return to the places of
-new ones. That is the original order unless a target also changes the order of replicas that stay.
+new ones, and the present leader, if it is an original replica, becomes the preferred one. So a
+cancel changes no leadership, and a broker that is replaced by another one returns to its place.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def cancel(partition: PartitionImage, order: Nodes | None = None) -> Assignment:
     now = current(partition)
     originals = without(now.replicas, now.adding)
     if order is None or sorted(order) != sorted(originals):
-        order = original_order(partition)
+        order = led_first(original_order(partition), partition.leader)
     return _limited(now, order)
 
 
@@ -100,6 +101,13 @@ def returned(target: Nodes, leaving: Nodes, adding: Collection[NodeId]) -> Nodes
         elif left:
             order.append(left.pop(0))
     return (*order, *left)
+
+
+def led_first(replicas: Nodes, leader: NodeId | None) -> Nodes:
+    """The replicas with the leader, if it is one of them, as the preferred leader."""
+    if leader is None or leader not in replicas:
+        return replicas
+    return (leader, *without(replicas, (leader,)))
 
 
 def complete(assignment: Assignment, isr: Collection[NodeId], minimum: int) -> Assignment | None:

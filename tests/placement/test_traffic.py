@@ -35,6 +35,16 @@ def test_rate_of_a_partition_is_what_its_leader_reports() -> None:
     assert (traffic.bytes_in, traffic.bytes_out) == (10 * MB, 4 * MB)
 
 
+def test_new_leader_is_assumed_to_have_the_rates_of_other_leaders() -> None:
+    """Or of the former one. It would look idle otherwise, and get more than its share."""
+    new = BrokerTraffic(seconds=60, unsettled=["t", "u"])
+    traffic = ClusterTraffic({ONE: answer(8 * MB, 4 * MB), TWO: new}, (ONE, TWO))
+    assert traffic.planned("t", TWO) == (4 * MB, 2 * MB)
+    assert traffic.bytes_in_of("t", TWO) == 4 * MB
+    assert traffic.planned("u", TWO) == (0.0, 0.0)
+    assert traffic.bytes_in_of("u", TWO) is None, "nobody knows it"
+
+
 def test_plans_go_by_sizes_while_a_broker_is_silent() -> None:
     traffic = ClusterTraffic({ONE: answer(80 * MB)}, (ONE, TWO))
     assert not traffic.is_measured

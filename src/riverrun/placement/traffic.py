@@ -2,12 +2,15 @@
 
 A broker counts bytes by topic, so the rate of a partition is the broker's rate of the topic for
 each partition of it that the broker leads. Plans use rates only if every broker that is up has
-answered: a broker without rates would look idle. Traffic that is not worth a move is left out.
+answered: a broker without rates would look idle. A new leader would too, so until it has measured a
+topic, its partitions are assumed to have the mean rates of those on other brokers, the former
+leader included. Traffic that is not worth a move is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
@@ -31,7 +34,9 @@ class BrokerTraffic(Struct, frozen=True, kw_only=True):
     bytes_replicated: float = 0.0
     """What it appends as a follower, without the copies of moves."""
     topics: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """For each partition that the broker leads, by topic."""
+    """For each partition that the broker leads, or led until a minute ago, by topic."""
+    unsettled: list[str] = field(default_factory=list)
+    """Topics of which it leads partitions, but not for long enough to know their rates."""
     other: tuple[float, float] = _NONE
     """The same for topics without counters of their own."""
 
@@ -72,6 +77,8 @@ class ClusterTraffic:
         self.bytes_in = sum(one.bytes_in for one in answered)
         self.bytes_out = sum(one.bytes_out for one in answered)
         least = SIGNIFICANT_RATE * len(self._answers)
+        self._unsettled = {node: frozenset(one.unsettled) for node, one in self._answers.items()}
+        self._estimates: dict[str, tuple[float, float] | None] = {}
         self._has_in = self.is_measured and self.bytes_in >= least
         self._has_out = self.is_measured and self.bytes_out >= least
 
@@ -87,13 +94,29 @@ class ClusterTraffic:
 
     def bytes_in_of(self, topic: str, leader: NodeId | None) -> float | None:
         """The measured write rate of a partition, however small; None if it is not known."""
-        answer = None if leader is None else self._answers.get(leader)
-        return None if answer is None else answer.of_partition(topic)[0]
+        rates = self._rates(topic, leader)
+        return None if rates is None else rates[0]
 
     def planned(self, topic: str, leader: NodeId | None) -> PlannedRates:
         """The rates of a partition for a plan. One without a leader has no traffic."""
         if not self.is_significant:
             return UNKNOWN_RATES
-        answer = None if leader is None else self._answers.get(leader)
-        bytes_in, bytes_out = _NONE if answer is None else answer.of_partition(topic)
+        bytes_in, bytes_out = self._rates(topic, leader) or _NONE
         return PlannedRates(bytes_in if self._has_in else 0.0, bytes_out if self._has_out else 0.0)
+
+    def _rates(self, topic: str, leader: NodeId | None) -> tuple[float, float] | None:
+        """Bytes in and out of a partition; None if they are not known."""
+        answer = None if leader is None else self._answers.get(leader)
+        if leader is None or answer is None:
+            return None
+        if topic not in self._unsettled[leader]:
+            return answer.of_partition(topic)
+        if topic not in self._estimates:
+            self._estimates[topic] = self._mean_elsewhere(topic)
+        return self._estimates[topic]
+
+    def _mean_elsewhere(self, topic: str) -> tuple[float, float] | None:
+        known = [one.topics[topic] for one in self._answers.values() if topic in one.topics]
+        if not known:
+            return None
+        return fmean(rates[0] for rates in known), fmean(rates[1] for rates in known)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from riverrun.server.facts.history import TopicRates
-from riverrun.server.facts.traffic import MEAN_SECONDS, TrafficMeans
+from riverrun.server.facts.traffic import FORMER_SECONDS, MEAN_SECONDS, TrafficMeans
 from riverrun.server.metrics.topic_traffic import OTHER
 
 STEP = 10.0
@@ -66,7 +66,7 @@ def test_rate_of_a_topic_is_divided_by_the_partitions_that_the_node_leads() -> N
     assert found.bytes_taken == pytest.approx(950.0)
 
 
-@given(st.lists(st.floats(1.0, 60.0), min_size=1, max_size=50), st.floats(0.0, 1e9))
+@given(st.lists(st.floats(1.0, 60.0), min_size=2, max_size=50), st.floats(0.0, 1e9))
 def test_constant_rate_is_its_own_mean(steps: list[float], rate: float) -> None:
     node = Node()
     for seconds in steps:
@@ -96,16 +96,44 @@ def test_topic_that_was_idle_since_the_node_leads_it_has_a_mean_over_that_time()
 
 
 def test_change_of_leaders_does_not_change_the_rate_of_a_partition() -> None:
+    """The bytes of the step in which leaders changed are not those of the partitions at its end."""
     node = Node()
     node.step({"t": TopicRates(400.0)}, led={"t": 4})
+    node.step({"t": TopicRates(400.0)}, led={"t": 4})
+    node.step({"t": TopicRates(300.0)}, led={"t": 1})
+    assert node.topics["t"][0] == pytest.approx(100.0)
     node.step({"t": TopicRates(100.0)}, led={"t": 1})
     assert node.topics["t"][0] == pytest.approx(100.0)
 
 
-def test_topic_that_the_node_does_not_lead_any_more_is_forgotten() -> None:
+def test_rate_is_not_known_before_a_whole_step_as_the_leader() -> None:
     node = Node()
+    node.step({"t": TopicRates(1.0)}, led={"t": 1})
+    assert node.topics == {}
+    assert not node.means.is_settled("t")
     node.step({"t": TopicRates(400.0)}, led={"t": 1})
+    assert node.topics["t"][0] == pytest.approx(400.0)
+    assert node.means.is_settled("t")
+
+
+def test_rate_of_a_topic_is_kept_for_a_minute_after_the_node_led_it() -> None:
+    node = Node()
+    for _ in range(2):
+        node.step({"t": TopicRates(400.0)}, led={"t": 1})
+    node.step({"t": TopicRates(7.0)}, led={}, counted=("t",))
+    assert node.topics["t"][0] == pytest.approx(400.0)
+    assert not node.means.is_settled("t")
+    for _ in range(round(FORMER_SECONDS / STEP)):
+        node.step({}, led={}, counted=("t",))
+    assert node.topics == {}
+
+
+def test_topic_that_the_node_leads_again_has_a_new_mean() -> None:
+    node = Node()
+    for rate in (400.0, 400.0):
+        node.step({"t": TopicRates(rate)}, led={"t": 1})
     node.step({}, led={}, counted=("t",))
+    node.step({"t": TopicRates(5.0)}, led={"t": 1})
     assert node.topics == {}
     node.step({"t": TopicRates(10.0)}, led={"t": 1})
     assert node.topics["t"][0] == pytest.approx(10.0)

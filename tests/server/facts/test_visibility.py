@@ -236,11 +236,15 @@ def test_traffic_has_the_topics_that_may_be_described() -> None:
     means = TrafficMeans()
     rates = {name: TopicRates(100.0, 50.0) for name in ("orders", "secrets")}
     led = {"orders": 1, "secrets": 1}
-    means.add(10.0, 10.0, rates=rates, counted=rates, led=led, bytes_replicated=0.0)
+    for now in (10.0, 20.0):
+        means.add(now, 10.0, rates=rates, counted=rates, led=led, bytes_replicated=0.0)
+    led_now = {0: SimpleNamespace(is_leader=True)}
+    replicas = SimpleNamespace(by_name=dict.fromkeys((*rates, "orders-2", "secrets-2"), led_now))
 
     def answered(*rights: Right) -> BrokerTraffic:
         services = services_with(*rights)
         services.clock, services.facts = SystemClock(), SimpleNamespace(traffic=means)
+        services.replicas = replicas
         response = asyncio.run(handle(services, ANN, DescribeNodeRequest(subject="traffic")))
         return msgspec.json.decode(response.content, type=BrokerTraffic)
 

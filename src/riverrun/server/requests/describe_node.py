@@ -187,13 +187,19 @@ async def _traffic(
     """Nothing is measured without a history (``metrics.history.enable``)."""
     means = services.facts.traffic
     topics: dict[str, tuple[float, float]] = {}
+    unsettled: list[str] = []
     if query.topics:
         visible, yielder = MetadataVisibility(services, context), Yielder(services.clock)
         for topic, rates in means.topics():
             if visible.sees_topic(topic):
                 topics[topic] = rates
             await yielder.step()
-    return replace(means.totals(), topics=topics)
+        for topic, held in list(services.replicas.by_name.items()):
+            is_new = not means.is_settled(topic) and any(one.is_leader for one in held.values())
+            if is_new and visible.sees_topic(topic):
+                unsettled.append(topic)
+            await yielder.step()
+    return replace(means.totals(), topics=topics, unsettled=unsettled)
 
 
 def _connections(

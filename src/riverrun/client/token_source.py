@@ -27,13 +27,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote_plus, unquote, urlsplit
 
-import structlog
 from msgspec import Struct
 
 from riverrun.ports.aio import Backoff, LogLimiter
 from riverrun.ports.clock import Clock, SystemClock
-
-log = structlog.get_logger("riverrun.client")
 
 KEPT_SHARE: Final = 0.8
 """A new token is requested when this part of the life of the last one is over, as in Kafka."""
@@ -196,9 +193,7 @@ class TokenSource:
             with self._lock:
                 self._pending = None
                 if self._valid() is not None and self._warnings.admit("renewal") is not None:
-                    log.warning(
-                        "cannot renew the token; the last one is still valid", error=str(error)
-                    )
+                    _warn("cannot renew the token; the last one is still valid", error)
             pending.set_exception(error)
             if not isinstance(error, OSError | TokenRefused):
                 raise
@@ -210,6 +205,12 @@ class TokenSource:
             self._is_unused = True
             self._warnings.reset("renewal")
         pending.set_result(issued.text)
+
+
+def _warn(event: str, error: BaseException) -> None:
+    import structlog  # it imports rich, which commands and the console start without
+
+    structlog.get_logger("riverrun.client").warning(event, error=str(error))
 
 
 def read_token(path: Path) -> IssuedToken:

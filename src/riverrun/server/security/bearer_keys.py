@@ -57,7 +57,10 @@ def key_source(settings: SaslSettings) -> KeySource:
     name, url = "sasl.oauthbearer.jwks.endpoint.url", settings.jwks_url
     if not url:
         raise SettingError(name, "", "OAUTHBEARER needs the issuer's keys")
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
     if scheme not in SCHEMES:
         raise SettingError(name, url, "a https: or file: URL")
     if scheme == "http":

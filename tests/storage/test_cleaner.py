@@ -180,6 +180,19 @@ def drive(steps: Generator[Callable[[], object], object, bool]) -> bool:
         return bool(end.value)
 
 
+def ended(steps: Generator[Callable[[], object], object, bool], step: Callable[[], object]) -> bool:
+    """Run the rest of the steps, from one that was yielded before."""
+    with pytest.raises(StopIteration) as end:
+        while True:
+            try:
+                result = step()
+            except CompactionAborted as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    return bool(end.value.value)
+
+
 def filled(node: Node, *, keys: int = 5, rounds: int = 4) -> dict[bytes | None, bytes]:
     for number in range(rounds):
         for key in range(keys):
@@ -420,21 +433,85 @@ def test_truncation_aborts_a_running_compaction() -> None:
     assert node.log.start_offset == node.log.end_offset == 100
 
 
+@pytest.mark.parametrize("later_steps", [0, 1], ids=["while it settles", "at the last next"])
+def test_truncation_below_the_end_of_a_compaction_leaves_new_records_dirty(
+    later_steps: int,
+) -> None:
+    """The last segment is swapped in, and the cleaner's thread has not ended yet."""
+    files = MemoryFiles()
+    node = Node(files)
+    filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    step = next(steps)
+    while not node.log.segments[0].alias:
+        step = steps.send(step())
+    for _ in range(later_steps):
+        step = steps.send(step())
+    node.log.truncate_to(17)
+    for _ in range(5):
+        node.put("k0", "new")
+    is_done = ended(steps, step)
+    assert node.log.cleaned_to <= 17
+    assert not is_done
+    node.cleaner.checkpoint(node.directory.logs)
+    again = Node(files)
+    assert again.log.cleaned_to <= 17
+    assert again.latest() == node.latest()
+
+
+def test_truncation_above_the_end_of_a_compaction_does_not_end_it() -> None:
+    node = Node(MemoryFiles())
+    before = filled(node)
+    node.put("active", "2")
+    steps = node.cleaner.clean_once(node.directory.logs)
+    result = next(steps)()
+    node.log.truncate_to(21)
+    assert ended(steps, steps.send(result)) is True
+    assert node.log.cleaned_to == 20
+    assert node.latest() == before
+
+
+def test_compaction_does_not_replace_records_that_were_appended_after_a_truncation() -> None:
+    """The segments of the new records have the base offsets of the compacted ones."""
+    node = Node(MemoryFiles())
+    filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    result = next(steps)()
+    node.log.truncate_to(17)
+    for _ in range(3):
+        node.put("k4", "new")
+    node.roll()
+    node.put("active", "new")
+    assert [segment.base_offset for segment in node.log.segments] == [0, 5, 10, 15, 20]
+    before = node.records()
+    is_done = ended(steps, steps.send(result))
+    assert node.records() == before
+    assert not is_done
+    assert not cleaned_files(node)
+    assert node.clean()
+    assert node.latest()[b"k4"] == b"new"
+
+
+def test_file_that_is_truncated_while_it_is_compacted_is_no_damage() -> None:
+    node = Node(MemoryFiles())
+    filled(node)
+    steps = node.cleaner.clean_once(node.directory.logs)
+    next(steps)
+    node.log.truncate_to(17)
+    assert ended(steps, steps.throw(CorruptBatch("half a batch"))) is False
+    assert not node.cleaner.uncleanable
+    assert not node.log.is_suspect
+    node.roll()
+    assert node.clean()
+
+
 def test_abort_ends_a_compaction() -> None:
     node = Node(MemoryFiles())
     before = filled(node)
     steps = node.cleaner.clean_once(node.directory.logs)
     step = next(steps)
     node.cleaner.abort()
-    with pytest.raises(StopIteration) as end:
-        while True:
-            try:
-                result = step()
-            except CompactionAborted as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    assert end.value.value is False
+    assert ended(steps, step) is False
     assert node.latest() == before
 
 

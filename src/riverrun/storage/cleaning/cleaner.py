@@ -218,8 +218,13 @@ class Cleaner:
     def _compact(
         self, candidate: CompactionCandidate, now_ms: int
     ) -> Generator[Callable[[], object], object, CompactionResult | None]:
-        """Swap in one new segment after another. Returns the last one, or None on failure."""
+        """Swap in one new segment after another. Returns the last one, or None on failure.
+
+        Raises CompactionAborted if a truncation cut into the compacted range. Records that are
+        appended there are dirty, and the new segments lack records that are the latest again.
+        """
         log = candidate.log
+        log.segments.compacting_to = candidate.segments[-1].next_offset
         rate = int(min(self.settings.read_bytes_per_second_max, LONG_MAX))
         job = self._start_job(self._task(candidate, now_ms), 0 if rate == LONG_MAX else rate)
         self._job = job
@@ -231,12 +236,16 @@ class Cleaner:
                 except FileNotFoundError:
                     raise
                 except (CorruptBatch, OSError) as error:
-                    if log.is_offline:  # deleted: the files may belong to a new log of that name
+                    if log.is_offline or log.segments.compacting_to is None:
+                        # Deleted or truncated: the files may belong to a new log of that name, or
+                        # end within a batch.
                         raise CompactionAborted(str(log.partition)) from None
                     self._give_up(log, error)
                     yield lambda: self._remove_cleaned(log)
                     return None
                 if cleaned is None:
+                    if log.segments.compacting_to is None:
+                        raise CompactionAborted(str(log.partition))
                     return last
                 assert isinstance(cleaned, CompactionResult)
                 swap = Swap(self._files, log, cleaned)
@@ -259,7 +268,7 @@ class Cleaner:
                 self._kept.value += cleaned.records_kept
                 last = cleaned
         finally:
-            self._job = None
+            self._job = log.segments.compacting_to = None
             job.abort()
 
     def _task(self, candidate: CompactionCandidate, now_ms: int) -> CompactionTask:

@@ -57,8 +57,12 @@ class Swap:
         return self._find() is not None
 
     def _find(self) -> int | None:
-        """None in a deleted log: its path may belong to a new log of the same name."""
-        return None if self._log.is_offline else self._log.segments.find_run(self._cleaned.replaced)
+        """None in a deleted log: its path may belong to a new log of the same name. None after a
+        truncation: new segments may have the same base offsets."""
+        segments = self._log.segments
+        if self._log.is_offline or segments.compacting_to is None:
+            return None
+        return segments.find_run(self._cleaned.replaced)
 
     def enter(self) -> list[Segment]:
         """Put the new segment into the log. Returns the old ones, whose files may be removed."""

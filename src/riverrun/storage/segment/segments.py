@@ -31,6 +31,9 @@ class Segments(Sequence[Segment]):
         self._segments = segments
         self.layout = 0
         """Changes when positions in the files no longer belong to the same batches."""
+        self.compacting_to: int | None = None
+        """The end of the closed segments that are being compacted. A truncation that reaches them
+        sets it to None, which ends the compaction."""
         self._derive()
 
     def _derive(self) -> None:
@@ -130,6 +133,8 @@ class Segments(Sequence[Segment]):
             return
         self.active.write_indexes(self._files, exactly=True)
         stop = bisect_left(self._bases, offset)
+        if self.compacting_to is not None and self._bases[stop - 1] < self.compacting_to:
+            self.compacting_to = None
         self._retire(self._segments[stop:])
         self._put(stop, len(self._segments))
         segment = self.active
@@ -146,6 +151,7 @@ class Segments(Sequence[Segment]):
 
     def restart(self, base_offset: int, settings: LogSettings) -> None:
         """Remove all segments and start with an empty one."""
+        self.compacting_to = None
         self._retire(self._segments)
         segment = self.new(base_offset)
         segment.created_ms = self.active.created_ms

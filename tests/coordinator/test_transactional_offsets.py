@@ -23,9 +23,12 @@ from riverrun.coordinator.records import CommittedOffset, OffsetRecord
 from riverrun.coordinator.shard_kind import SupersededConnection
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
+from riverrun.model.names import OFFSETS_TOPIC
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.dispatch.router import Refused
-from riverrun.server.requests import txn_offset_commit
+from riverrun.server.requests import txn_offset_commit, write_txn_markers
+from riverrun.server.requests.write_txn_markers import COMMIT_SECONDS_MAX
+from riverrun.server.transactions.broker_channels import LOCAL_CONNECTION
 from riverrun.storage.markers import NewMarker, TransactionMarker
 from riverrun.storage.producers import ProducerEntry, Producers
 from riverrun.wire.messages.offset_delete_request import (
@@ -38,6 +41,11 @@ from riverrun.wire.messages.txn_offset_commit_request import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+)
+from riverrun.wire.messages.write_txn_markers_request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from tests.coordinator.fakes import Node, run
 from tests.coordinator.shard_driver import GROUP, ShardDriver, commit_code, stable_group
@@ -418,6 +426,48 @@ def test_markers_of_one_iteration_are_appended_together_after_their_offsets() ->
             reloaded = Node(node.log)
             async with reloaded:
                 assert await stable_offset(reloaded) == 12
+
+    run(main())
+
+
+async def mark(node: Node) -> ErrorCode:
+    """The code with which WriteTxnMarkers responds for the partition."""
+    topics = (WritableTxnMarkerTopic(name=OFFSETS_TOPIC, partition_indexes=(0,)),)
+    sent = WritableTxnMarker(
+        producer_id=7, producer_epoch=0, transaction_result=True, topics=topics, coordinator_epoch=0
+    )
+    services: Any = SimpleNamespace(access=OPEN_ACCESS, groups=node.groups)
+    context = RequestContext(2, 1, "c", "127.0.0.1", "PLAINTEXT", LOCAL_CONNECTION)
+    request = WriteTxnMarkersRequest(markers=(sent,))
+    response = await write_txn_markers.handle(services, context, request)
+    return response.markers[0].topics[0].partitions[0].error_code
+
+
+def test_marker_that_is_not_committed_in_time_is_reported_as_slow() -> None:
+    """By this code the sender recognizes partitions that delay others."""
+
+    async def main() -> None:
+        async with Node() as node:
+            await commit_offset(node, 10)
+            node.log.is_open.clear()
+            assert await mark(node) is ErrorCode.REQUEST_TIMED_OUT
+            assert asyncio.get_running_loop().time() < COMMIT_SECONDS_MAX, "the append timed out"
+            assert await mark(node) is ErrorCode.REQUEST_TIMED_OUT
+            node.log.is_open.set()
+            assert await mark(node) is NONE
+
+    run(main())
+
+
+def test_marker_that_is_refused_is_sent_to_the_leader_again() -> None:
+    async def main() -> None:
+        async with Node() as node:
+            await commit_offset(node, 10)
+            node.log.error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            assert await mark(node) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            node.log.error = None
+            node.groups.resign(PartitionIndex(0))
+            assert await mark(node) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(main())
 

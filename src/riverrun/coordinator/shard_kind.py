@@ -99,6 +99,13 @@ class SupersededConnection(KafkaError):
         super().__init__(ErrorCode.NOT_COORDINATOR, "a newer connection speaks for the client")
 
 
+class AppendTimedOut(KafkaError):
+    """Records are not committed yet, and may still be. Clients get the code that Kafka uses."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
 class ShardLimits(Struct, frozen=True, kw_only=True):
     """Limits on the writes of one shard."""
 

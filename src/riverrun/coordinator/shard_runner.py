@@ -24,7 +24,7 @@ from riverrun.coordinator.deadline_timer import DeadlineTimer
 from riverrun.coordinator.loading import Loader
 from riverrun.coordinator.log import REFUSED, CoordinatorLog, response_code
 from riverrun.coordinator.metrics import ShardMetrics
-from riverrun.coordinator.shard_kind import S, ShardKind, TurnResults, Waiter
+from riverrun.coordinator.shard_kind import AppendTimedOut, S, ShardKind, TurnResults, Waiter
 from riverrun.coordinator.write_queue import WriteBatch, WriteQueue
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex
@@ -104,7 +104,7 @@ class ShardRunner(Generic[S]):
         self._send(turn.replies)
         self._queue.clear()
         for waiter in list(self._futures):
-            self._fail(waiter, code)
+            self._fail(waiter, KafkaError(code))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._task is None, f"partition {self.index} is busy"
@@ -230,10 +230,10 @@ class ShardRunner(Generic[S]):
             else:
                 future.set_result(response)
 
-    def _fail(self, waiter: Waiter, code: ErrorCode) -> None:
+    def _fail(self, waiter: Waiter, error: KafkaError) -> None:
         future = self._futures.pop(waiter, None)
         if future is not None and not future.done():
-            future.set_exception(KafkaError(code))
+            future.set_exception(error)
 
     # Writing
 
@@ -282,7 +282,7 @@ class ShardRunner(Generic[S]):
     def _time_out(self, batch: WriteBatch) -> None:
         """Fail the waiters of a slow append. The batch itself may still be committed."""
         for waiter in batch.waiters():
-            self._fail(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._fail(waiter, AppendTimedOut())
 
     def _settle(self, batch: WriteBatch, codes: list[ErrorCode]) -> None:
         """Apply the committed writes, take the refused ones back, and reply."""
@@ -306,7 +306,7 @@ class ShardRunner(Generic[S]):
                 self._send(write.replies)
             else:
                 for waiter, _ in write.replies:
-                    self._fail(waiter, write.outcome.refused)
+                    self._fail(waiter, KafkaError(write.outcome.refused))
         self.finish(turn)
 
     def _lost(self, error: KafkaError | OSError) -> None:

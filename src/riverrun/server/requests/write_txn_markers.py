@@ -22,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from riverrun.coordinator.shard_kind import AppendTimedOut
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset, PartitionIndex
 from riverrun.model.names import AUDIT_TOPIC, OFFSETS_TOPIC
@@ -169,7 +170,9 @@ async def _end_in_groups(
         try:
             async with asyncio.timeout(COMMIT_SECONDS_MAX):
                 await services.groups.end_transaction(index, marker)
-        except TimeoutError:
+        except (TimeoutError, AppendTimedOut):
+            # As in Kafka, although groups answer other requests with COORDINATOR_NOT_AVAILABLE.
+            # The sender retries both codes, and recognizes slow partitions by this one.
             return ErrorCode.REQUEST_TIMED_OUT
         except KafkaError as error:
             # The coordinator of the transaction looks for the leader again.

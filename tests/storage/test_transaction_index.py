@@ -20,9 +20,31 @@ def encoded(*entries: AbortedTransaction) -> bytes:
     return b"".join(entry.encode() for entry in entries)
 
 
+@pytest.mark.parametrize("count", range(3))
 @pytest.mark.parametrize("rest", [b"", b"\x00" * 10, b"\x00" * 34, b"\xff" * 40])
-def test_entries_before_a_torn_end_are_kept(rest: bytes) -> None:
-    assert durable_transactions(encoded(*ENTRIES) + rest, 20) == ENTRIES
+def test_entries_before_a_torn_end_are_kept(rest: bytes, count: int) -> None:
+    assert durable_transactions(encoded(*ENTRIES[:count]) + rest, 20) == ENTRIES[:count]
+
+
+def test_zeroed_index_hides_no_committed_records() -> None:
+    """It was not synced before the power failed, and would be an entry of producer 0."""
+    machine = Machine(1)
+    directory, log = machine.load(SETTINGS)
+    for sequence, is_commit in enumerate([True, False]):
+        data = batch(b"x", producer=0, sequence=sequence, transactional=True)
+        log.append_as_leader(data, leader_epoch=EPOCH, now_ms=NOW_MS)
+        marker = NewMarker(0, 0, TransactionMarker(is_commit, coordinator_epoch=0))
+        log.append_markers([marker], leader_epoch=EPOCH, now_ms=NOW_MS)
+        if is_commit:
+            flush(log, whole=True)
+            directory.checkpoint().write()
+    machine.kill()
+    path = f"{DATA}/{PARTITION}/{0:020d}.txnindex"
+    with contextlib.closing(machine.files.open(path, create=True)) as file:
+        file.truncate(0)
+        file.write_at(0, bytes(34))
+    _, log = machine.load(SETTINGS)
+    assert [entry.first_offset for entry in log.aborted_transactions(0, 4)] == [2]
 
 
 def test_entries_from_the_offset_on_are_not_durable() -> None:

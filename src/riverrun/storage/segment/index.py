@@ -186,14 +186,15 @@ def durable_transactions(data: Buffer, offset: int) -> list[AbortedTransaction]:
     """The leading entries of a transaction index whose markers are below an offset.
 
     The file is in the order of markers, and was synced up to there. A crash may have torn or zeroed
-    the rest.
+    the rest. A transaction starts before its marker, but a zeroed entry does not.
     """
     found: list[AbortedTransaction] = []
     whole = len(data) - len(data) % TRANSACTION_ENTRY.size
     last = -1
     for version, *entry in TRANSACTION_ENTRY.iter_unpack(memoryview(data)[:whole]):
         transaction = AbortedTransaction(*entry)
-        if version != 0 or not last < transaction.last_offset < offset:
+        least = max(last, transaction.first_offset)
+        if version != 0 or not least < transaction.last_offset < offset:
             break
         found.append(transaction)
         last = transaction.last_offset

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from riverrun.metadata.delta import Delta
 from riverrun.metadata.image import Image
@@ -213,6 +214,28 @@ async def test_request_times_out_without_a_controller() -> None:
         await channel.request(ApiKey.ENVELOPE, object(), timeout_s=0.05)
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert "no active controller" in (refused.value.message or "")
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "seconds"), [(2500, 2.5), (10, 1.0), (60_000, 20.0), (0, 20.0), (-1, 20.0)]
+)
+@in_loop
+async def test_request_is_not_repeated_after_its_own_timeout(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: int, seconds: float
+) -> None:
+    forwarder, channel = broker(Quorum())
+    limits = []
+
+    async def request(_key: ApiKey, _message: object, *, timeout_s: float, **_: object) -> Any:
+        limits.append(timeout_s)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    monkeypatch.setattr(channel, "request", request)
+    with pytest.raises(KafkaError):
+        await forwarder.forward(
+            ALL_APIS[ApiKey.CREATE_TOPICS], CLIENT, replace(REQUEST, timeout_ms=timeout_ms)
+        )
+    assert limits == [seconds]
 
 
 @in_loop

@@ -55,6 +55,13 @@ def expect_no_failure(outcome: RunOutcome) -> None:
     )
 
 
+def test_creation_that_timed_out_is_not_repeated_after_a_deletion() -> None:
+    """Found by seed 120: the deleted topic existed again."""
+    faults = "cut-requests@3.8+2.423:node-3|node-2 power-loss-at-operation@4.4+0.5:coordinator=13"
+    plan = draw_cluster_plan(120, 3, has_transactions=True)
+    expect_no_failure(run_any(dataclasses.replace(plan, faults=parse_schedule(faults))))
+
+
 def test_transactional_clients_make_progress_without_faults() -> None:
     outcome = run_any(plan_with(1, ""))
     expect_no_failure(outcome)

@@ -58,6 +58,14 @@ class Reassignment:
         [topic] = self.cluster.request("metadata", 12, wanted)["topics"]
         return {row["partition_index"]: row for row in topic["partitions"]}
 
+    def wait_until_listed(self, index: int, replicas: Sequence[int]) -> None:
+        """The node that is asked may learn of a change later than the tool's node."""
+        until(
+            lambda: self.rows()[index]["replica_nodes"] == list(replicas),
+            seconds=SECONDS_MAX,
+            what=f"{self.name}-{index} lists {replicas}",
+        )
+
     def wait_until_on(self, plan: Plan) -> None:
         def is_there() -> bool:
             rows = self.rows()
@@ -100,7 +108,7 @@ def test_kafka_reassign_partitions_moves_a_throttled_topic(moved: Reassignment) 
     assert "Successfully started partition reassignments" in started
     assert "adding: 3. removing: 1." in moved.run("--list")
     assert "is still in progress" in moved.run("--verify", target)
-    assert moved.rows()[0]["replica_nodes"] == [3, 2, 1]
+    moved.wait_until_listed(0, [3, 2, 1])
     assert moved.settings().count("replication.throttled.rate") >= 6
     refused = moved.attempt("--execute", target)
     assert "Cannot execute because there is an existing partition assignment" in refused.text
@@ -118,7 +126,7 @@ def test_kafka_reassign_partitions_moves_a_throttled_topic(moved: Reassignment) 
 def test_kafka_reassign_partitions_cancels(moved: Reassignment) -> None:
     target = {0: [3, 1]}
     moved.run("--execute", target, "--throttle", SLOW)
-    assert moved.rows()[0]["replica_nodes"] == [3, 1, 2]
+    moved.wait_until_listed(0, [3, 1, 2])
     cancelled = moved.run("--cancel", target)
     assert f"Successfully cancelled partition reassignment for: {moved.name}-0" in cancelled
     moved.wait_until_on({0: [1, 2]})

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 FORWARD_SECONDS_MAX: Final = 20.0
 """Below the request timeout of clients, so that they receive the reason."""
+FORWARD_SECONDS_MIN: Final = 1.0
+"""Longer than the choice of a new controller takes."""
 DESCRIBE_QUORUM_SECONDS_MAX: Final = 3.0
 """Longer than an election takes, but short: a quorum without a leader should be reported soon."""
 IMAGE_SECONDS_MAX: Final = 2.0
@@ -95,12 +97,8 @@ class Forwarder:
             request_principal=encode_principal(context.principal),
             client_host_address=_packed_address(context.client_host),
         )
-        is_quick = api.key is ApiKey.DESCRIBE_QUORUM
         response = await self._channel.request(
-            ApiKey.ENVELOPE,
-            envelope,
-            timeout_s=DESCRIBE_QUORUM_SECONDS_MAX if is_quick else FORWARD_SECONDS_MAX,
-            about=api.title,
+            ApiKey.ENVELOPE, envelope, timeout_s=_forward_seconds(api, request), about=api.title
         )
         if response.error_code is not ErrorCode.NONE:
             raise KafkaError(response.error_code)
@@ -112,6 +110,19 @@ class Forwarder:
         is_flexible = has_flexible_response_header(api, version)
         _, at = read_response_header(data, is_flexible=is_flexible)
         return data[at:]
+
+
+def _forward_seconds(api: Api, request: Any) -> float:
+    """How long a request is sent again until a controller answers.
+
+    A topic whose creation is repeated after the client gave up could appear after its deletion.
+    """
+    if api.key is ApiKey.DESCRIBE_QUORUM:
+        return DESCRIBE_QUORUM_SECONDS_MAX
+    timeout_ms = getattr(request, "timeout_ms", 0)
+    if timeout_ms <= 0:  # librdkafka's default
+        return FORWARD_SECONDS_MAX
+    return min(max(timeout_ms / 1000, FORWARD_SECONDS_MIN), FORWARD_SECONDS_MAX)
 
 
 def encode_principal(principal: Principal) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import Offset, PartitionIndex, TopicPartition
 from riverrun.ports.metrics import Metrics
+from riverrun.records.record import NewRecord, build_batch
 from riverrun.storage.checkpoints import CLEANER_OFFSETS, RECOVERY_POINTS, read_offsets
 from riverrun.storage.directory import LogDirectory
 from riverrun.storage.log import Log
@@ -494,6 +495,66 @@ def test_truncation_lowers_the_recovery_point_on_disk_first() -> None:
         _, log = machine.load(LogSettings())
         assert log.end_offset == 5
         assert not log.is_corrupt
+
+    run(machine.clock, story)
+
+
+COMPACT = LogSettings(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
+
+
+def fill_segments(log: Log) -> None:
+    """Four segments with the same five keys, and an active one."""
+    for number in range(4):
+        for key in range(5):
+            append(log, keyed(b"k%d" % key, b"v%d" % number))
+        log.roll(NOW_MS)
+    append(log, keyed(b"active", b"v"))
+
+
+def keyed(key: bytes, value: bytes) -> bytearray:
+    record = NewRecord(value, key, NOW_MS)
+    return bytearray(build_batch([record], producer_id=-1, producer_epoch=-1, base_sequence=-1))
+
+
+def test_truncation_within_a_batch_lowers_the_recovery_point_to_its_start() -> None:
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        node = Node(machine)
+        log = await node.start()
+        for _ in range(3):
+            append(log, batch(b"a", b"b", b"c"))
+        await node.manager._flush(log, whole=True)
+        await node.manager.truncate(log, 5)
+        assert log.end_offset == 3
+        assert read_offsets(machine.files, DATA, RECOVERY_POINTS)[PARTITION] == 3
+
+    run(machine.clock, story)
+
+
+def test_truncation_into_a_gap_lowers_the_checkpoints_to_the_new_end() -> None:
+    """Of the compacted records, only those from 15 on are left."""
+    machine = Machine()
+
+    async def story(_loop: VirtualLoop) -> None:
+        node = Node(machine, COMPACT)
+        log = await node.start()
+        fill_segments(log)
+        await node.manager._drive(node.manager._cleaner.clean_once(node.directory.logs))
+        await node.manager._flush(log, whole=True)
+        await node.manager.checkpoint()
+        assert (log.cleaned_to, log.recovery_point) == (20, 21)
+        await node.manager.truncate(log, 12)
+        assert log.end_offset == 0
+        assert read_offsets(machine.files, DATA, CLEANER_OFFSETS)[PARTITION] == 0
+        assert read_offsets(machine.files, DATA, RECOVERY_POINTS)[PARTITION] == 0
+        for _ in range(13):
+            append(log, keyed(b"k0", b"new"))
+        machine.lose_power()
+        recovered = await Node(machine, COMPACT).start()
+        assert recovered.end_offset == 13
+        assert recovered.cleaned_to == 0, "the new records were not compacted"
+        assert recovered.damage is None
 
     run(machine.clock, story)
 

@@ -248,21 +248,23 @@ class LogManager:
         """Remove batches from an offset on. A crash at any moment is recovered correctly.
 
         With ``start_at``, remove all batches and start again there. Returns False, and removes
-        nothing, if ``is_wanted`` is false once the disk is ready. The recovery point on disk is
-        lowered first, because batches that are appended now are not durable yet.
+        nothing, if ``is_wanted`` is false once the disk is ready. The offsets on disk are lowered
+        to the new end first: batches that are appended now are not durable and not compacted.
         """
-        keep = offset if start_at is None else 0
-        while log in self._flushes or log.recovery_point > keep or log.cleaned_to > keep:
-            # Flushes and the cleaner raise them again. The cut follows the last look at once.
+        while not log.is_offline:
+            # Flushes and the cleaner raise the offsets. The cut follows the last look at once.
+            keep = log.segments.end_below(offset, log.settings) if start_at is None else 0
+            is_written = True
             if (running := self._flushes.get(log)) is not None:
                 await asyncio.shield(running)
-                continue
-            if log.cleaned_to > keep:
+            elif log.cleaned_to > keep:
                 lower = partial(self._cleaner.lower, self._directory.logs, log, Offset(keep))
                 is_written = await self._written(lower)
-            else:
+            elif log.recovery_point > keep:
                 log.lower_recovery_point(keep)
                 is_written = await self.checkpoint(RECOVERY_POINTS)
+            else:
+                break
             if not is_written:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The checkpoint was not written")
         if log.is_offline or not is_wanted():
@@ -305,6 +307,7 @@ class LogManager:
         retention_ms = settings.retention_check_interval_ms
         expiration_ms = settings.producer_expiration_check_interval_ms
         checkpoint_ms = settings.recovery_point_interval_ms
+        checkpoint = partial(self.checkpoint, RECOVERY_POINTS, HIGH_WATERMARKS)
         start_ms = settings.start_offset_interval_ms
         return [
             PeriodicTask(0, now, self._flush_due_logs),
@@ -313,11 +316,7 @@ class LogManager:
             PeriodicTask(0, now, self._end_unused_workers),
             PeriodicTask(retention_ms, now + min(FIRST_RETENTION_MS, retention_ms), self._retain),
             PeriodicTask(expiration_ms, now + expiration_ms, self._expire_producers),
-            PeriodicTask(
-                checkpoint_ms,
-                now + checkpoint_ms,
-                partial(self.checkpoint, RECOVERY_POINTS, HIGH_WATERMARKS),
-            ),
+            PeriodicTask(checkpoint_ms, now + checkpoint_ms, checkpoint),
             PeriodicTask(start_ms, now + start_ms, partial(self.checkpoint, START_OFFSETS)),
         ]
 
@@ -409,11 +408,10 @@ class LogManager:
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()
-        expiration_ms = self._directory.settings.producer_expiration_ms
         yielder = Yielder(self._clock)
         for log in self._all_logs():
             await yielder.step()
-            log.producers.expire(now_ms, expiration_ms)
+            log.producers.expire(now_ms, self._directory.settings.producer_expiration_ms)
 
     # Removing files
 
@@ -480,9 +478,8 @@ class LogManager:
                 await self._stop_cleanly(broker_epoch)
         finally:
             self.jobs.close()
-            self._syncers.shutdown(wait=False)
-            self._readers.shutdown(wait=False)
-            self._cleaners.shutdown(wait=False)
+            for threads in (self._syncers, self._readers, self._cleaners):
+                threads.shutdown(wait=False)
 
     async def _stop_cleanly(self, broker_epoch: int) -> None:
         await self.in_thread(self._directory.find_unloaded)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from riverrun.ports.files import Files
+from riverrun.ports.files import File, Files
 from riverrun.storage.segment.index_files import load_indexed_part
 from riverrun.storage.segment.open_files import OpenFiles
 from riverrun.storage.segment.scan import OffsetRules, ReplayedState, scan
@@ -88,6 +88,24 @@ class Segments(Sequence[Segment]):
         is_run = self._bases[first:stop] == list(bases) and stop < len(self._bases)
         return first if is_run else None
 
+    def end_below(self, offset: int, settings: LogSettings) -> int:
+        """Where the log would end if it was truncated to an offset: that offset, or less if it is
+        within a batch, or in a gap that compaction left."""
+        if not self._bases[0] < offset < self.active.next_offset:
+            return offset
+        segment = self._segments[bisect_left(self._bases, offset) - 1]
+        copy = self.new(segment.base_offset)
+        copy.alias, copy.size = segment.alias, segment.size
+        self._scan_below(offset, segment.open().file, copy, settings)
+        return copy.next_offset
+
+    def _scan_below(self, offset: int, file: File, segment: Segment, settings: LogSettings) -> None:
+        """Restore the state of a segment for the batches below an offset."""
+        size = segment.size
+        load_indexed_part(self._files, file, segment, settings, trusted_offset=offset)
+        rules = OffsetRules(below=offset)
+        scan(file, segment, ReplayedState.ignored(), start=segment.size, size=size, rules=rules)
+
     # Changing
 
     def new(self, base_offset: int) -> Segment:
@@ -138,11 +156,8 @@ class Segments(Sequence[Segment]):
         self._retire(self._segments[stop:])
         self._put(stop, len(self._segments))
         segment = self.active
-        size = segment.size
         file = segment.open().file
-        load_indexed_part(self._files, file, segment, settings, trusted_offset=offset)
-        rules = OffsetRules(below=offset)
-        scan(file, segment, ReplayedState.ignored(), start=segment.size, size=size, rules=rules)
+        self._scan_below(offset, file, segment, settings)
         file.truncate(segment.size)
         segment.truncate_transactions(self._files, segment.next_offset)
         segment.synced_size = min(segment.synced_size, segment.size)

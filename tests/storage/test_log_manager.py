@@ -559,6 +559,48 @@ def test_truncation_into_a_gap_lowers_the_checkpoints_to_the_new_end() -> None:
     run(machine.clock, story)
 
 
+def test_swap_of_truncated_segments_is_not_completed_after_a_crash() -> None:
+    """The cleaner's thread marks a new segment as complete while a truncation is requested."""
+    machine = Machine()
+
+    async def story(loop: VirtualLoop) -> None:
+        node = Node(machine, COMPACT)
+        log = await node.start()
+        fill_segments(log)
+        manager = node.manager
+        await manager._flush(log, whole=True)
+        loop.is_holding = True
+        steps = manager._cleaner.clean_once(node.directory.logs)
+        cleaning = asyncio.create_task(manager._drive(steps))
+        await asyncio.sleep(0)
+        loop.release()
+        await asyncio.sleep(0.1)
+        (complete,) = loop.held
+        loop.is_holding = False
+
+        async def replace() -> None:
+            await manager.truncate(log, 17)
+            for _ in range(3):
+                append(log, keyed(b"k0", b"new"))
+            await manager.flushed(log, log.end_offset)
+
+        replacing = asyncio.create_task(replace())
+        await asyncio.wait([replacing], timeout=1)
+        complete()
+        await replacing
+        records = read_all(log)
+        assert [value for _, value in records[-3:]] == [b"new"] * 3
+        machine.lose_power()
+        recovered = await Node(machine, COMPACT).start()
+        recovered.advance_high_watermark(recovered.end_offset)
+        assert recovered.damage is None
+        assert read_all(recovered) == records
+        cleaning.cancel()
+        await asyncio.gather(cleaning, return_exceptions=True)
+
+    run(machine.clock, story)
+
+
 def test_cold_data_is_read_in_a_thread() -> None:
     machine = Machine()
 

@@ -76,6 +76,7 @@ class LogManager:
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-read")
         # This thread waits for a worker process, for minutes.
         self._cleaners = ThreadPoolExecutor(1, thread_name_prefix="log-clean")
+        self._step: asyncio.Future[object] | None = None  # of the cleaner, in its thread
         self._flushes: dict[Log, asyncio.Task[None]] = {}
         self._expired_files: list[tuple[float, Removal]] = []
         self._checkpointing = asyncio.Lock()
@@ -257,6 +258,8 @@ class LogManager:
             is_written = True
             if (running := self._flushes.get(log)) is not None:
                 await asyncio.shield(running)
+            elif self._cleaner.swapping is log and self._step is not None:
+                await asyncio.wait([self._step])
             elif log.cleaned_to > keep:
                 lower = partial(self._cleaner.lower, self._directory.logs, log, Offset(keep))
                 is_written = await self._written(lower)
@@ -450,12 +453,12 @@ class LogManager:
 
     async def _drive(self, steps: Steps) -> bool:
         """Run a generator that yields functions which wait for the disk."""
-        loop = asyncio.get_running_loop()
         try:
             work = next(steps)
             while True:
                 try:
-                    result = await loop.run_in_executor(self._cleaners, work)
+                    self._step = asyncio.get_running_loop().run_in_executor(self._cleaners, work)
+                    result = await self._step
                 except (OSError, CorruptBatch, CompactionAborted, WorkerCrashed) as error:
                     work = steps.throw(error)
                 else:

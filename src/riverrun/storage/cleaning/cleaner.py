@@ -132,6 +132,9 @@ class Cleaner:
         """Two threads write the checkpoint. The offsets are read under the lock, so that an older
         state never replaces a newer one."""
         self._job: CompactionJob | None = None
+        self.swapping: Log | None = None
+        """The log into which a new segment is being put. It must not be truncated: after a crash,
+        a restart would complete the swap, and restore the old records instead of new ones."""
         self.uncleanable: dict[Log, str] = {}
         """Logs with damage, which must not be copied, or on which the worker crashes repeatedly,
         and the reason."""
@@ -248,28 +251,38 @@ class Cleaner:
                         raise CompactionAborted(str(log.partition))
                     return last
                 assert isinstance(cleaned, CompactionResult)
-                swap = Swap(self._files, log, cleaned)
-                try:
-                    if swap.can_enter():
-                        yield swap.complete
-                except OSError as error:
-                    if not is_disk_full(error):
-                        raise
-                    self._give_up(log, error)
-                    yield swap.abandon
+                self.swapping = log
+                if not (yield from self._swap_in(log, cleaned)):
                     return None
-                if not swap.can_enter():
-                    yield swap.abandon
-                    raise CompactionAborted(str(log.partition))
-                self._discard(log, swap.enter())
-                yield swap.settle
-                swap.finish()
+                self.swapping = None
                 self._read.value += cleaned.records_read
                 self._kept.value += cleaned.records_kept
                 last = cleaned
         finally:
-            self._job = log.segments.compacting_to = None
+            self._job = self.swapping = log.segments.compacting_to = None
             job.abort()
+
+    def _swap_in(
+        self, log: Log, cleaned: CompactionResult
+    ) -> Generator[Callable[[], object], object, bool]:
+        """Put a new segment into the log. Returns False if the disk is full."""
+        swap = Swap(self._files, log, cleaned)
+        try:
+            if swap.can_enter():
+                yield swap.complete
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._give_up(log, error)
+            yield swap.abandon
+            return False
+        if not swap.can_enter():
+            yield swap.abandon
+            raise CompactionAborted(str(log.partition))
+        self._discard(log, swap.enter())
+        yield swap.settle
+        swap.finish()
+        return True
 
     def _task(self, candidate: CompactionCandidate, now_ms: int) -> CompactionTask:
         log, settings = candidate.log, candidate.log.settings

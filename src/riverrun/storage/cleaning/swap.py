@@ -10,6 +10,9 @@ log and the names of its files together:
 
 So a restart finds either all old segments, or the new one with or without some of the old ones.
 ``recovery.leftovers`` handles both cases.
+
+A truncation waits for the end of the steps. Otherwise a restart could complete the swap of segments
+that were truncated, and replace new records by old ones.
 """
 
 from __future__ import annotations

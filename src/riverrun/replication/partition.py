@@ -154,8 +154,8 @@ class Partition:
             is_next = image.leader_epoch == self.leader_epoch + 1
             self.leader, self.leader_epoch = image.leader, image.leader_epoch
             self._leader_state = None
-            self.attempts.clear()
             if not (was_leader and self.is_leader and is_next):
+                self.attempts.abandon()
                 self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             # Also on a follower: waiting consumers must find the new leader.
             self._interrupt_fetches()

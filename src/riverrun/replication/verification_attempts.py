@@ -7,7 +7,8 @@ question is therefore an ``Attempt`` object, which the transaction's marker or a
 the producer removes: the batch is appended only if its attempt is still in place.
 
     batch without an open transaction ──> attempt ──coordinator agrees──> append
-                                             └──marker──> removed: INVALID_TXN_STATE
+                                             ├──marker──> removed: INVALID_TXN_STATE
+                                             └──another leader──> abandoned: NOT_LEADER_OR_FOLLOWER
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ EPOCH_PER_TRANSACTION_SINCE: Final = 2
 class Attempt:
     """One question to the coordinator. Batches that arrive meanwhile share it."""
 
-    __slots__ = ("epoch", "is_implicit", "lowest_sequence", "outcome", "producer_id", "users")
+    __slots__ = (
+        "epoch",
+        "is_abandoned",
+        "is_implicit",
+        "lowest_sequence",
+        "outcome",
+        "producer_id",
+        "users",
+    )
 
     def __init__(self, producer_id: int, epoch: int, sequence: int, *, is_implicit: bool) -> None:
         self.producer_id = producer_id
@@ -43,6 +52,9 @@ class Attempt:
         """The response of the coordinator, once it is known."""
         self.users = 0
         """Requests that wait for the response."""
+        self.is_abandoned = False
+        """Another leader may have appended a marker since. The client must try again: an error
+        about its transaction would be fatal in librdkafka."""
 
 
 class VerificationAttempts:
@@ -56,8 +68,10 @@ class VerificationAttempts:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def clear(self) -> None:
+    def abandon(self) -> None:
         """Another leader may append batches and markers from now on."""
+        for attempt in self._attempts.values():
+            attempt.is_abandoned = True
         self._attempts.clear()
 
     def begin(
@@ -147,6 +161,8 @@ def append_transactional(
 def _check_attempt(
     partition: Partition, header: BatchHeader, attempt: Attempt | None, origin: AppendOrigin
 ) -> None:
+    if attempt is not None and attempt.is_abandoned:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if attempt is None or not partition.attempts.is_current(attempt):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction"

@@ -58,6 +58,31 @@ def test_a_user_gets_in_with_its_password_and_does_only_what_rules_allow(
     assert secure.produce("alice", "s3cret", "orders") == "TOPIC_AUTHORIZATION_FAILED"
 
 
+def test_a_user_that_lost_write_reads_which_right_it_lacks(secure: SecureNode) -> None:
+    assert secure.run("users", "add", "gina", "--password-file", "-", given="pw").returncode == 0
+    assert secure.run("topics", "create", "payments").returncode == 0
+    login = {"RIVERRUN_SASL_USERNAME": "gina", "RIVERRUN_SASL_PASSWORD": "pw"}
+    remedy = "riverrun acls add --user gina --role producer --topic payments"
+
+    def refused() -> str:
+        done = secure.run("produce", "payments", given="x\n", environment=login)
+        assert done.returncode == 1
+        assert done.stderr.count("Remedy:") == 1
+        assert f"`{remedy}`" in done.stderr
+        return done.stderr
+
+    assert "topic payments: TOPIC_AUTHORIZATION_FAILED" in refused()
+    describe = ("acls", "add", "--user", "gina", "--operation", "Describe", "--topic", "payments")
+    assert secure.run(*describe).returncode == 0
+    assert "lacks the right Write on topic payments" in refused()
+    elsewhere = ("acls", "add", "--user", "gina", "--operation", "Write", "--topic", "gina")
+    assert secure.run(*elsewhere).returncode == 0
+    assert "TOPIC_AUTHORIZATION_FAILED" in refused()
+    assert secure.run(*remedy.split()[1:]).returncode == 0
+    written = secure.run("produce", "payments", given="x\n", environment=login)
+    assert written.returncode == 0, written.stderr
+
+
 def test_a_changed_password_replaces_the_old_one(secure: SecureNode) -> None:
     assert secure.run("users", "add", "bob", "--password-file", "-", given="one").returncode == 0
     again = secure.run("users", "add", "bob", "--password-file", "-", given="two")

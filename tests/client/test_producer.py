@@ -150,3 +150,28 @@ def test_missing_partition_is_an_error() -> None:
         assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(scenario)
+
+
+def test_refused_producer_id_names_the_missing_right_and_not_the_quorum() -> None:
+    codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+    async def refuse(*_: Any) -> InitProducerIdResponse:
+        code = codes.pop(0)
+        return InitProducerIdResponse(
+            throttle_time_ms=0, error_code=code, producer_id=-1, producer_epoch=-1
+        )
+
+    async def scenario() -> None:
+        modules = {ApiKey.INIT_PRODUCER_ID: SimpleNamespace(handle=refuse)}
+        async with (
+            FakeCluster(modules=modules) as cluster,
+            ConnectionPool(cluster.bootstrap(), retry=QUICK) as pool,
+        ):
+            with pytest.raises(KafkaError, match="lacks the right Write on topic t") as denied:
+                await Producer.open(pool, "t")
+            assert denied.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert "quorum" not in str(denied.value)
+            with pytest.raises(KafkaError, match="has the quorum a leader"):
+                await Producer.open(pool, "t")
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -61,6 +61,9 @@ REMEDIES = {
 """Remedies for errors that do not name one."""
 
 
+REMEDY = "\n  Remedy: "
+
+
 class NotFound(Exception):
     """A named object does not exist; the text gives the remedy."""
 
@@ -91,13 +94,13 @@ async def ask_each(
 
 
 def in_words(error: KafkaError) -> str:
-    """The cluster's message, the error name, and the remedy."""
+    """The cluster's message, the error name, and the remedy, unless the message has one."""
     name = error.code.name
     text = error.message or name
     if name not in text:
         text = f"{text} ({name})"
     remedy = REMEDIES.get(error.code)
-    return f"{text}\n  Remedy: {remedy}." if remedy else text
+    return f"{text}{REMEDY}{remedy}." if remedy and REMEDY not in text else text
 
 
 def check(code: ErrorCode, message: str | None, about: str) -> None:

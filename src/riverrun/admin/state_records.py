@@ -96,7 +96,7 @@ class StateWriter:
         """The offset of the record. None deletes the key. Raises KafkaError and OSError."""
         if self._producer is None:
             await ensure_topic(self._pool, self._topic)
-            self._producer = await new_producer_id(self._pool)
+            self._producer = await new_producer_id(self._pool, self._topic)
             self._sequence = 0
         batch = build_batch(
             [NewRecord(value, key.encode(), now_ms)],

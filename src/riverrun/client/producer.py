@@ -97,7 +97,7 @@ class Producer:
         producer_id, producer_epoch = NO_PRODUCER_ID, -1
         if acks == ACKS_ALL and write is None:
             waits("a producer id, which the leader of the quorum gives out")
-            producer_id, producer_epoch = await new_producer_id(pool)
+            producer_id, producer_epoch = await new_producer_id(pool, topic)
         return cls(
             pool,
             topic,
@@ -191,18 +191,26 @@ async def _find_partitions(pool: ConnectionPool, topic: str) -> list[int]:
     return await pool.try_again(once)
 
 
-async def new_producer_id(pool: ConnectionPool) -> tuple[int, int]:
-    """A producer id and its epoch, for idempotent writes without a transaction."""
+async def new_producer_id(pool: ConnectionPool, topic: str | None = None) -> tuple[int, int]:
+    """A producer id and its epoch, for idempotent writes without a transaction. ``topic`` is named
+    if the user lacks the right to write."""
 
     async def once() -> tuple[int, int]:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         response: InitProducerIdResponse = await pool.request(ApiKey.INIT_PRODUCER_ID, message)
         if response.error_code is not ErrorCode.NONE:
-            text = f"no producer id from the controller ({response.error_code.name})"
-            raise KafkaError(response.error_code, f"{text}; has the quorum a leader?")
+            raise KafkaError(response.error_code, _why_no_id(response.error_code, topic))
         return response.producer_id, response.producer_epoch
 
     return await pool.try_again(once)
+
+
+def _why_no_id(code: ErrorCode, topic: str | None) -> str:
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        # Write on any topic is sufficient (KIP-679), so the user has it on none.
+        place = "any topic" if topic is None else f"topic {topic}"
+        return f"the user may not write: it lacks the right Write on {place} ({code.name})"
+    return f"no producer id from the controller ({code.name}); has the quorum a leader?"
 
 
 def size_of(record: NewRecord) -> int:

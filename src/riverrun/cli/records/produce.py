@@ -119,6 +119,7 @@ def produce(
     """
     from riverrun.admin.records.formats import BadInput, parse_headers, unescape
     from riverrun.cli.records.producing import ProducePlan
+    from riverrun.cli.support.client_config import user_of
     from riverrun.records.compression import Compression
 
     if form not in FORMATS:
@@ -152,6 +153,7 @@ def produce(
         acks=ACKS[acks],
         transactional_id=transactional_id,
         is_quiet=quiet,
+        user=user_of(bootstrap),
     )
     _run(bootstrap, plan, file, as_json=as_json)
 

@@ -4,12 +4,13 @@ acknowledgements."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from riverrun.admin.records.formats import BadInput, parse_json, parse_line
-from riverrun.admin.requests import in_words
+from riverrun.admin.requests import REMEDY, in_words
 from riverrun.admin.tables import bytes_in_words, counted
 from riverrun.cli.records.descriptors import Reader
 from riverrun.cli.support.interrupts import stop_on_signals, unless
@@ -29,6 +30,7 @@ LINGER_S = 0.02
 """How long to wait for more lines before sending a batch."""
 TRANSACTION_TIMEOUT_MS = 900_000
 """The longest that a cluster allows by default, because the whole input is one transaction."""
+WRITE_DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 LINE_BYTES_MAX = 128 * 1024 * 1024
 
 
@@ -45,6 +47,8 @@ class ProducePlan:
     acks: int = -1
     transactional_id: str | None = None
     is_quiet: bool = False
+    user: str | None = None
+    """The user that logs in, to be named in errors."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,6 +142,8 @@ async def write_lines(
             pool, plan.topic, acks=plan.acks, compression=plan.compression,
             sent=sent, waits=wait_reporter.wait_for, write=_writer(transaction, plan.topic),
         )  # fmt: skip
+    except KafkaError as error:
+        raise _with_right(error, plan) from None
     finally:
         wait_reporter.done()
     summary.partitions = list(producer.partitions.values())
@@ -153,7 +159,7 @@ async def write_lines(
     except BadInput as error:
         summary.failure = f"line {writing.lines.number}: {error}"
     except KafkaError as error:
-        summary.failure = in_words(error)
+        summary.failure = in_words(_with_right(error, plan))
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             summary.exit_code = NOT_FOUND
     summary.seconds = loop.time() - started
@@ -172,6 +178,18 @@ def _writer(transaction: TransactionalProducer | None, topic: str) -> WriteRecor
         return (await transaction.send({at: records}))[at]
 
     return write
+
+
+def _with_right(error: KafkaError, plan: ProducePlan) -> KafkaError:
+    """The error; with the command that gives the missing right if the user may not write."""
+    if error.code not in WRITE_DENIED:
+        return error
+    user = shlex.quote(plan.user or "USER")
+    command = f"riverrun acls add --user {user} --role producer --topic {shlex.quote(plan.topic)}"
+    name = "" if error.code.name in str(error) else f" ({error.code.name})"
+    return KafkaError(
+        error.code, f"{error}{name}{REMEDY}an administrator gives the right with `{command}`."
+    )
 
 
 async def _outcome(transaction: TransactionalProducer | None, summary: Summary) -> str:

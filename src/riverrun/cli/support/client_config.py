@@ -106,6 +106,13 @@ def login_of(bootstrap: str) -> Mapping[str, str]:
     return found
 
 
+def user_of(bootstrap: str) -> str | None:
+    """The user that logs in with a password; None if the settings do not name one."""
+    properties = login_of(bootstrap)
+    login = {**properties, **_login_of(properties.get("sasl.jaas.config", ""))}
+    return login.get("sasl.username") or None
+
+
 def security_of(bootstrap: str) -> ClientSecurity | None:
     """The protection of the connections of a command. Exits if its settings are invalid."""
     properties = login_of(bootstrap)

@@ -8,6 +8,7 @@ so that a password need not be in it.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 COMMAND_CONFIG_FLAG: Final = "--command-config"
 COMMAND_CONFIG_VARIABLE: Final = "RIVERRUN_COMMAND_CONFIG"
+UNKNOWN_SHOWN_MAX: Final = 3
 VARIABLES: Final = {
     "RIVERRUN_SECURITY_PROTOCOL": "security.protocol",
     "RIVERRUN_SASL_MECHANISM": "sasl.mechanism",
@@ -50,8 +52,8 @@ def command_properties(
     environment: Mapping[str, str], flag: str | None, context: Mapping[str, Any]
 ) -> dict[str, str]:
     """The client settings of a command. Exits if the file cannot be read."""
-    path = flag or environment.get(COMMAND_CONFIG_VARIABLE) or context.get("command-config")
-    found = read_properties(Path(str(path)).expanduser()) if path else {}
+    path = config_file(environment, flag, context)
+    found = {} if path is None else read_properties(path)
     given = {
         name: environment[variable]
         for variable, name in VARIABLES.items()
@@ -60,6 +62,40 @@ def command_properties(
     if "sasl.username" in given or "sasl.password" in given:
         found |= _login_of(found.pop("sasl.jaas.config", ""))
     return found | given
+
+
+def config_file(
+    environment: Mapping[str, str], flag: str | None, context: Mapping[str, Any]
+) -> Path | None:
+    """The properties file of a command."""
+    path = flag or environment.get(COMMAND_CONFIG_VARIABLE) or context.get("command-config")
+    return Path(str(path)).expanduser() if path else None
+
+
+def check_names(path: Path) -> None:
+    """Warn of misspelt settings in a properties file. Exits if it has only unknown names, because
+    then it is another file."""
+    from riverrun.admin.requests import alike
+    from riverrun.cli.support.client_names import KNOWN, unknown_names
+
+    found = read_properties(path)
+    unknown = unknown_names(found)
+    if unknown and len(unknown) == len(found):
+        # Its content is not printed: it may be a file with a password.
+        fail(
+            f"{COMMAND_CONFIG_FLAG}: {path} has no setting of a Kafka client\n"
+            "  It is a properties file with lines such as security.protocol=SASL_SSL; `riverrun "
+            "up --secure` writes one as client.properties.",
+            USAGE,
+        )
+    if unknown:
+        shown = [f"{name}{alike(name, sorted(KNOWN))}" for name in unknown[:UNKNOWN_SHOWN_MAX]]
+        more = len(unknown) - len(shown)
+        text = "; ".join([*shown, *([f"and {more} more"] if more else [])])
+        print(
+            f"riverrun: warning: {path} has settings that no Kafka client knows: {text}",
+            file=sys.stderr,
+        )
 
 
 def _login_of(jaas: str) -> dict[str, str]:

@@ -30,7 +30,9 @@ from riverrun.cli.support.client_config import (
     COMMAND_CONFIG_FLAG,
     COMMAND_CONFIG_VARIABLE,
     ClusterAddress,
+    check_names,
     command_properties,
+    config_file,
 )
 from riverrun.cli.support.options import (
     BOOTSTRAP_DEFAULT,
@@ -47,6 +49,7 @@ CONTEXT_FLAG = "--context"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FLAG_KEY = "riverrun.context"
 _CONFIG_KEY = "riverrun.command-config"
+_CHECKED_KEY = "riverrun.checked-config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +211,11 @@ def _resolve(context: Any, _parameter: object, value: str | None) -> str | None:
         chosen = Chosen(address=str(value), source="--bootstrap")
     else:
         chosen = choose(os.environ, flag)
+    path = config_file(os.environ, context.meta.get(_CONFIG_KEY), chosen.entries)
+    # A group may have the option too: check the file once.
+    if path is not None and path != context.meta.get(_CHECKED_KEY):
+        context.meta[_CHECKED_KEY] = path
+        check_names(path)
     return _with_login(context, chosen)
 
 

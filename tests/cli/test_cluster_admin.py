@@ -103,6 +103,14 @@ def test_mistakes_are_explained(cli: Cli, words: list[str], code: int, saying: s
     assert "Traceback" not in result.stderr
 
 
+def test_more_in_sync_replicas_than_brokers_are_a_warning(cli: Cli) -> None:
+    words = ("cluster", "config", "set", "--dry-run")
+    done = cli.result(*words, "min.insync.replicas=99")
+    assert done.exit_code == 0, done.stderr
+    assert "warning: min.insync.replicas=99 is more than the number of brokers (1):" in done.stderr
+    assert cli.result(*words, "min.insync.replicas=1").stderr == ""
+
+
 def test_names_of_settings_are_completed_from_the_cluster(cli: Cli) -> None:
     env = {
         **cli.env,

@@ -50,6 +50,22 @@ def test_the_life_of_a_topic(cli: Cli, name: str) -> None:
     assert "there is no topic" in cli.result("topics", "delete", name, "--yes").stderr
 
 
+def test_more_in_sync_replicas_than_replicas_are_a_warning(cli: Cli, name: str) -> None:
+    setting = ("--config", "min.insync.replicas=2")
+    expected = f"min.insync.replicas=2 is more than the replication factor of {name} (1)"
+    for words in (
+        ("create", name, *setting),
+        ("alter", name, *setting, "--dry-run"),
+        ("alter", name, *setting),
+    ):
+        done = cli.result("topics", *words)
+        assert done.exit_code == 0, done.stderr
+        assert f"warning: {expected}" in done.stderr
+    one = ("--config", "min.insync.replicas=1")
+    assert cli.result("topics", "alter", name, *one).stderr == ""
+    assert cli.result("topics", "create", f"{name}-other", *one).stderr == ""
+
+
 def test_plain_rows_start_with_their_kind(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "-p", "2", "--config", "cleanup.policy=compact")
     rows = cli.rows("topics", "describe", name)

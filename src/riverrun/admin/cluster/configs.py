@@ -33,6 +33,7 @@ from riverrun.wire.messages.incremental_alter_configs_response import (
 )
 
 WHOLE_CLUSTER = ""
+MIN_ISR = "min.insync.replicas"
 LISTENER_PREFIX = re.compile(
     r"^listener\.name\.[^.]+\.(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer)\.)?"
 )
@@ -251,6 +252,26 @@ async def change_settings(
     level = Source.CLUSTER if change.node is None else Source.NODE
     there = {row.name for row in current.rows if level in row.sources}
     return [name for name in change.values if name not in there]
+
+
+async def warnings_of(pool: ConnectionPool, change: SettingsChange) -> list[str]:
+    """Values that the cluster accepts and that are most likely mistakes."""
+    value = change.values.get(MIN_ISR)
+    if value is None:
+        return []
+    count = len((await ask_brokers(pool)).brokers)
+    warning = min_isr_warning(value, count, f"the number of brokers ({count})")
+    return [] if warning is None else [warning]
+
+
+def min_isr_warning(value: str, limit: int, limit_in_words: str) -> str | None:
+    """A partition with fewer replicas than min.insync.replicas needs all of them in sync."""
+    if not value.isdecimal() or int(value) <= limit:
+        return None
+    return (
+        f"{MIN_ISR}={value} is more than {limit_in_words}: partitions then need all their replicas "
+        "in sync, and writes with acks=all stop while one of them is down"
+    )
 
 
 def _is_known(name: str, known: Set[str]) -> bool:

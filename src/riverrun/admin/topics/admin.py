@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from riverrun.admin.cluster.configs import BrokerSetting, read_settings
+from riverrun.admin.cluster.configs import (
+    MIN_ISR,
+    BrokerSetting,
+    min_isr_warning,
+    read_settings,
+)
 from riverrun.admin.requests import alike, check, find_topic, in_words
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -177,6 +182,20 @@ async def alter_topic(
             await _alter_settings(pool, name, settings, setting_names, validate_only=is_validation)
         if partitions is not None:
             await _add_partitions(pool, name, partitions, validate_only=is_validation)
+
+
+async def replication_factor_of(pool: ConnectionPool, name: str) -> int:
+    """The smallest number of replicas of a partition."""
+    topic = await find_topic(pool, name, may_be_created=False)
+    return min(len(row.replica_nodes) for row in topic.partitions)
+
+
+def factor_warning(name: str, factor: int, settings: Mapping[str, str | None]) -> str | None:
+    """Why min.insync.replicas is most likely a mistake for a replication factor."""
+    value = settings.get(MIN_ISR)
+    if value is None or factor < 1:  # a user without DescribeConfigs gets -1
+        return None
+    return min_isr_warning(value, factor, f"the replication factor of {name} ({factor})")
 
 
 async def ask_topic_settings(pool: ConnectionPool, name: str) -> list[BrokerSetting]:

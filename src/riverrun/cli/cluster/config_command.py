@@ -16,10 +16,12 @@ from riverrun.cli.support.options import (
     NoHeaders,
     Wide,
     parse_settings,
+    warn,
 )
 
 if TYPE_CHECKING:
     from riverrun.admin.cluster.configs import SettingsChange
+    from riverrun.client.pool import ConnectionPool
 
 Node = Annotated[
     int | None,
@@ -154,14 +156,19 @@ def unset(
 def _apply(
     change: SettingsChange, bootstrap: str, *, dry_run: bool, is_forced: bool, as_json: bool
 ) -> None:
-    from riverrun.admin.cluster.configs import change_settings
+    from riverrun.admin.cluster.configs import change_settings, warnings_of
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
-    missing = run(
-        bootstrap,
-        lambda pool: change_settings(pool, change, validate_only=dry_run, may_be_unknown=is_forced),
-    )
+    async def changed(pool: ConnectionPool) -> tuple[list[str], list[str]]:
+        missing = await change_settings(
+            pool, change, validate_only=dry_run, may_be_unknown=is_forced
+        )
+        return missing, await warnings_of(pool, change)
+
+    missing, warnings = run(bootstrap, changed)
+    for text in warnings:
+        warn(text)
     if as_json:
         print_json({"node": change.node, "settings": change.values, "executed": not dry_run})
         return

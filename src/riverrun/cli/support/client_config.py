@@ -8,12 +8,11 @@ so that a password need not be in it.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from riverrun.cli.support.options import USAGE, fail
+from riverrun.cli.support.options import USAGE, fail, warn
 from riverrun.model.properties import parse_properties
 
 if TYPE_CHECKING:
@@ -92,10 +91,7 @@ def check_names(path: Path) -> None:
         shown = [f"{name}{alike(name, sorted(KNOWN))}" for name in unknown[:UNKNOWN_SHOWN_MAX]]
         more = len(unknown) - len(shown)
         text = "; ".join([*shown, *([f"and {more} more"] if more else [])])
-        print(
-            f"riverrun: warning: {path} has settings that no Kafka client knows: {text}",
-            file=sys.stderr,
-        )
+        warn(f"{path} has settings that no Kafka client knows: {text}")
 
 
 def _login_of(jaas: str) -> dict[str, str]:

@@ -41,6 +41,11 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
     raise typer.Exit(code)
 
 
+def warn(message: str) -> None:
+    """Print a warning on standard error."""
+    print(f"riverrun: warning: {message}", file=sys.stderr)
+
+
 def parse_settings(texts: list[str], option: str = "--set") -> dict[str, str]:
     """Parse ``NAME=VALUE`` texts of a repeated option, or of arguments if it is empty."""
     pairs: dict[str, str] = {}

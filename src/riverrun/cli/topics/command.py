@@ -26,6 +26,7 @@ from riverrun.cli.support.options import (
     fail,
     parse_settings,
     parse_topics,
+    warn,
 )
 from riverrun.cli.support.watching import Watch
 
@@ -179,7 +180,7 @@ def create(
     riverrun topics create events --partitions 12 --dry-run
     """
     from riverrun.admin.tables import counted
-    from riverrun.admin.topics.admin import create_topics
+    from riverrun.admin.topics.admin import create_topics, factor_warning
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
     from riverrun.cli.topics.creation import print_preview, topic_setting_names
@@ -203,6 +204,10 @@ def create(
             setting_names=topic_setting_names,
         ),
     )
+    for row in made.created:
+        warning = factor_warning(row.name, row.replication_factor, settings)
+        if row.is_new and warning is not None:
+            warn(warning)
     if as_json:
         print_json([row.described() for row in made.created])
     else:
@@ -319,7 +324,7 @@ def alter(
     riverrun topics alter events --delete-config retention.ms
     riverrun topics alter events --partitions 24
     """
-    from riverrun.admin.topics.admin import alter_topic
+    from riverrun.admin.topics.admin import alter_topic, factor_warning, replication_factor_of
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
     from riverrun.cli.topics.creation import topic_setting_names
@@ -331,18 +336,23 @@ def alter(
         changes[text] = None
     if partitions is None and replicas is None and not changes:
         fail("nothing to change: use --partitions, --replicas, --config or --delete-config", USAGE)
-    if partitions is not None or changes:
-        run(
-            bootstrap,
-            lambda pool: alter_topic(
-                pool,
-                name,
-                partitions=partitions,
-                settings=changes,
-                validate_only=dry_run,
-                setting_names=topic_setting_names,
-            ),
+
+    async def altered(pool: ConnectionPool) -> int:
+        await alter_topic(
+            pool,
+            name,
+            partitions=partitions,
+            settings=changes,
+            validate_only=dry_run,
+            setting_names=topic_setting_names,
         )
+        return replicas or await replication_factor_of(pool, name)
+
+    if partitions is not None or changes:
+        factor = run(bootstrap, altered)
+        warning = factor_warning(name, factor, changes)
+        if warning is not None:
+            warn(warning)
     plan: dict[str, object] | None = None
     if replicas is not None:
         plan = topic_command.change_replicas(

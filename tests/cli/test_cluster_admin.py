@@ -111,6 +111,27 @@ def test_more_in_sync_replicas_than_brokers_are_a_warning(cli: Cli) -> None:
     assert cli.result(*words, "min.insync.replicas=1").stderr == ""
 
 
+def test_elr_explains_how_min_insync_replicas_changes(cli: Cli) -> None:
+    config, setting = ("cluster", "config"), "min.insync.replicas"
+    cli.run(*config, "set", f"{setting}=1")
+    until(lambda: setting in settings(cli), seconds=20, what="it is changed at run time")
+    for words, remedy in (
+        (("unset", setting), f"`riverrun cluster config set {setting}=1`"),
+        (("set", f"{setting}=2", "--node", "1"), "without --node"),
+    ):
+        done = cli.result(*config, *words)
+        assert done.exit_code == 1
+        assert remedy in done.stderr.partition("Remedy:")[2]
+
+
+@pytest.mark.parametrize("name", ["log.retention.hours", "log.retention.ms"])
+def test_value_out_of_range_is_reported_as_such(cli: Cli, name: str) -> None:
+    done = cli.result("cluster", "config", "set", f"{name}={'9' * 25}")
+    assert done.exit_code == 1
+    assert f"{name}={'9' * 25} is out of range: it is at most" in done.stderr
+    assert "file" not in done.stderr
+
+
 def test_names_of_settings_are_completed_from_the_cluster(cli: Cli) -> None:
     env = {
         **cli.env,

@@ -66,6 +66,25 @@ def test_more_in_sync_replicas_than_replicas_are_a_warning(cli: Cli, name: str) 
     assert cli.result("topics", "create", f"{name}-other", *one).stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("create", "{}-2", "--partitions", "100000000"), "choose fewer --partitions"),
+        (("alter", "{}", "--partitions", "100000000"), "choose fewer --partitions"),
+        (("alter", "{}", "--partitions", "1"), "riverrun topics create NAME --partitions 1"),
+        (("alter", "{}", "--partitions", "2"), "choose more than 2"),
+    ],
+)
+def test_impossible_numbers_of_partitions_name_a_remedy(
+    cli: Cli, name: str, words: tuple[str, ...], remedy: str
+) -> None:
+    cli.run("topics", "create", name, "--partitions", "2")
+    done = cli.result("topics", *(word.format(name) for word in words))
+    assert done.exit_code == 1
+    assert done.stderr.count("Remedy:") == 1
+    assert remedy in done.stderr.partition("Remedy:")[2]
+
+
 def test_plain_rows_start_with_their_kind(cli: Cli, name: str) -> None:
     cli.run("topics", "create", name, "-p", "2", "--config", "cleanup.policy=compact")
     rows = cli.rows("topics", "describe", name)

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from riverrun.admin.broker_settings import BROKER_RESOURCE
 from riverrun.admin.cluster.report import ask_brokers
-from riverrun.admin.requests import NotFound, alike, ask_each, check
+from riverrun.admin.requests import REMEDY, NotFound, alike, ask_each, check
 from riverrun.admin.tables import Table
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
@@ -43,6 +43,9 @@ HIDDEN = "(hidden)"
 TYPES = (
     "unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password",
 )  # fmt: skip
+
+LIMITS = {"short": 2**15, "int": 2**31, "long": 2**63}
+"""By type: a value is in [-limit, limit)."""
 
 
 class Source(IntEnum):
@@ -248,6 +251,7 @@ async def change_settings(
                 f"there is no setting {name}{alike(name, sorted(known))}\n"
                 "  Use --force to set a name that the nodes do not know."
             )
+    _check_range(change, current.rows)
     await _alter(pool, change, current.rows, validate_only=validate_only)
     level = Source.CLUSTER if change.node is None else Source.NODE
     there = {row.name for row in current.rows if level in row.sources}
@@ -306,15 +310,39 @@ async def _alter(
     )
     (row,) = answer.responses
     if row.error_code is not ErrorCode.NONE:
-        fixed = sorted({one.name for one in current if one.is_read_only} & set(change.values))
-        remedy = ""
-        if fixed:
-            remedy = (
-                f"\n  Remedy: set {', '.join(fixed)} in the file of each node and restart the node."
-            )
         message = row.error_message or row.error_code.name
-        text = f"{change.place}: {message} ({row.error_code.name}){remedy}"
-        raise KafkaError(row.error_code, text)
+        remedy = _remedy(change, message, current)
+        text = f"{change.place}: {message} ({row.error_code.name})"
+        raise KafkaError(row.error_code, f"{text}{REMEDY}{remedy}." if remedy else text)
+
+
+def _remedy(change: SettingsChange, message: str, current: Sequence[BrokerSetting]) -> str | None:
+    if MIN_ISR in change.values and "while ELR is enabled" in message:
+        if change.node is not None:
+            return "change it for the whole cluster, without --node"
+        default = next((row.default for row in current if row.name == MIN_ISR and row.default), 1)
+        return f"set a value instead: `riverrun cluster config set {MIN_ISR}={default}`"
+    fixed = sorted({one.name for one in current if one.is_read_only} & set(change.values))
+    if not fixed:
+        return None
+    return f"set {', '.join(fixed)} in the file of each node and restart the node"
+
+
+def _check_range(change: SettingsChange, current: Sequence[BrokerSetting]) -> None:
+    """Refuse numbers that no node can have. A cluster reports only that a read-only setting cannot
+    change at run time, and the value would be as wrong in a file."""
+    types = {row.name: row.type for row in current}
+    for name, value in change.values.items():
+        limit = LIMITS.get(types.get(name, ""))
+        if value is None or limit is None:
+            continue
+        try:
+            is_in_range = -limit <= int(value) < limit
+        except ValueError:
+            continue  # the cluster names the expected type
+        if not is_in_range:
+            text = f"{name}={value} is out of range: it is at most {limit - 1}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{change.place}: {text}")
 
 
 def settings_table(report: SettingsReport) -> Table:

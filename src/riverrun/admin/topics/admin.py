@@ -11,7 +11,7 @@ from riverrun.admin.cluster.configs import (
     min_isr_warning,
     read_settings,
 )
-from riverrun.admin.requests import alike, check, find_topic, in_words
+from riverrun.admin.requests import REMEDY, alike, check, find_topic, in_words
 from riverrun.client.pool import ConnectionPool
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.wire.apis import ApiKey
@@ -47,6 +47,10 @@ TOPIC_RESOURCE = 2
 SET = 0
 DELETE = 1
 
+FEWER_PARTITIONS = (
+    "choose fewer --partitions. Each has a log and a leader of its own; tens are enough for most "
+    "topics, and `riverrun topics alter` adds more later."
+)
 SettingNames = Callable[[], Sequence[str]]
 """The settings that topics can have, for suggestions when the cluster rejects a name."""
 
@@ -138,6 +142,8 @@ async def create_topics(
             if row.error_code is ErrorCode.INVALID_CONFIG:
                 hint = _misspelt(settings, setting_names())
             reason = (row.error_message or row.error_code.name) + hint
+            if _is_too_many(row.error_code, reason):
+                reason += f" ({row.error_code.name}){REMEDY}{FEWER_PARTITIONS}"
             creation.errors.append(_failure(row.error_code, reason, row.name))
     return creation
 
@@ -176,12 +182,13 @@ async def alter_topic(
     Both changes are validated before the first is applied. The two requests are not atomic: if the
     second fails, the settings are already changed.
     """
-    await find_topic(pool, name, may_be_created=False)
+    topic = await find_topic(pool, name, may_be_created=False)
     for is_validation in (True,) if validate_only else (True, False):
         if settings:
             await _alter_settings(pool, name, settings, setting_names, validate_only=is_validation)
         if partitions is not None:
-            await _add_partitions(pool, name, partitions, validate_only=is_validation)
+            present = len(topic.partitions)
+            await _add_partitions(pool, name, partitions, present, validate_only=is_validation)
 
 
 async def replication_factor_of(pool: ConnectionPool, name: str) -> int:
@@ -237,7 +244,7 @@ async def _alter_settings(
 
 
 async def _add_partitions(
-    pool: ConnectionPool, name: str, count: int, *, validate_only: bool
+    pool: ConnectionPool, name: str, count: int, present: int, *, validate_only: bool
 ) -> None:
     message = CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
@@ -248,7 +255,28 @@ async def _add_partitions(
         ApiKey.CREATE_PARTITIONS, message, is_repeatable=validate_only
     )
     for row in answer.results:
-        check(row.error_code, row.error_message, f"topic {name}")
+        reason = row.error_message or row.error_code.name
+        if remedy := _partitions_remedy(row.error_code, reason, count, present):
+            reason += f" ({row.error_code.name}){REMEDY}{remedy}"
+        check(row.error_code, reason, f"topic {name}")
+
+
+def _partitions_remedy(code: ErrorCode, reason: str, count: int, present: int) -> str | None:
+    if _is_too_many(code, reason):
+        return FEWER_PARTITIONS
+    if code is not ErrorCode.INVALID_PARTITIONS or count > present:
+        return None
+    if count == present:
+        return f"there is nothing to change; choose more than {present} to add partitions."
+    return (
+        "partitions cannot be removed, because that would delete their records. Create a new topic "
+        f"with `riverrun topics create NAME --partitions {count}`, and let the applications use it."
+    )
+
+
+def _is_too_many(code: ErrorCode, reason: str) -> bool:
+    """POLICY_VIOLATION has other reasons too, with other remedies."""
+    return code is ErrorCode.POLICY_VIOLATION and "number of partitions per request" in reason
 
 
 def _failure(code: ErrorCode, message: str | None, name: str) -> KafkaError:

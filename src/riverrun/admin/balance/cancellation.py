@@ -50,7 +50,7 @@ class Cancellation:
     """The moves of each plan that goes on without them, by number."""
     topics: Topics | None
     with_moves: bool
-    """Whether moves without a plan are cancelled too."""
+    """Whether moves are cancelled here too, or only by the controller with their plan."""
 
     @property
     def is_nothing(self) -> bool:
@@ -76,17 +76,27 @@ class Cancellation:
 async def find_cancellable(
     pool: ConnectionPool, topics: Topics | None, plan_id: str | None
 ) -> Cancellation:
-    """Look for one plan, the moves of some topics, or everything (``topics`` is None)."""
+    """Look for one plan with its moves, the moves of some topics, or everything (``topics`` is
+    None)."""
     known = await ask_plans(pool)
     plans = [one for one in known if one.id == plan_id or (plan_id is None and topics is None)]
-    partitions = [] if plan_id is not None else await ask_partitions(pool)
-    whole = await ask_whole_plans(pool) if known and topics is not None and plan_id is None else []
+    partitions = await ask_partitions(pool) if plans or plan_id is None else []
+    is_whole = plan_id is not None or topics is not None
+    whole = await ask_whole_plans(pool) if known and is_whole else []
+    if plan_id is not None:
+        return Cancellation(
+            plans=tuple(plans),
+            moving=tuple(_moving_by(plan_id, whole, partitions)),
+            waiting={},
+            topics=None,
+            with_moves=False,
+        )
     return Cancellation(
         plans=tuple(plans),
         moving=tuple(_wanted(partitions, topics)),
         waiting=_waiting(whole, partitions, topics),
         topics=topics,
-        with_moves=plan_id is None,
+        with_moves=True,
     )
 
 
@@ -126,6 +136,24 @@ def _waiting(
             if is_open and _is_wanted(at, topics):
                 found.setdefault(plan.id, {})[number] = at
     return found
+
+
+def _moving_by(
+    plan_id: str, plans: Iterable[StoredPlan], partitions: Iterable[PartitionState]
+) -> list[PartitionState]:
+    """The moves of a plan that are under way."""
+    targets = {
+        (move.topic, move.partition): move.after
+        for plan in plans
+        if plan.id == plan_id
+        for number, move in enumerate(plan.moves)
+        if number not in plan.dropped
+    }
+    return [
+        one
+        for one in partitions
+        if one.is_moving and targets.get((one.at.topic, one.at.partition)) == one.target
+    ]
 
 
 def _wanted(partitions: Sequence[PartitionState], topics: Topics | None) -> list[PartitionState]:

@@ -212,6 +212,26 @@ def test_settings_chosen_by_up_cannot_be_set(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("foo=1", "unknown setting; `riverrun docs settings` lists them"),
+        ("num.partition=1", "unknown setting; did you mean num.partitions?"),
+        ("num.partitions=many", "Not a number of type INT"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--detach",)])
+def test_wrong_setting_is_reported_once_and_leaves_no_directory(
+    tmp_path: Path, setting: str, reason: str, more: tuple[str, ...]
+) -> None:
+    done = run(tmp_path / "data", "--port", str(free_ports(23)), "--set", setting, *more)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("riverrun: --set: ")
+    assert reason in line
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_misspelt_setting_leaves_the_file_unchanged(tmp_path: Path) -> None:
     written = "num.partitions = 4\n"
     (tmp_path / "node-1.toml").write_text(written)

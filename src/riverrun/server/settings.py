@@ -395,6 +395,21 @@ def _unknown(name: str, text: str, known: Sequence[str]) -> SettingError:
     return SettingError(name, "(hidden)" if is_secret else text, f"unknown setting; {hint}")
 
 
+def check_flags(flags: Mapping[str, str]) -> None:
+    """Validate the name and the value of each setting by itself, before any node is prepared.
+    Raises ``SettingError``."""
+    known = _names()
+    ignored = ignored_names(flags, known)
+    declared = {setting.name: setting for setting in declared_settings()}
+    for name, text in flags.items():
+        if name in ignored:
+            continue
+        if name not in known and prefixed_setting(name) is None:
+            raise _unknown(name, text, known)
+        if name in declared:
+            declared[name].parse(text)
+
+
 def read_file(path: Path) -> dict[str, str]:
     """The settings of a TOML file, or of Apache Kafka's file if its name ends in ``.properties``.
 

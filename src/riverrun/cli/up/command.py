@@ -119,6 +119,8 @@ def up(
         from riverrun.cli.up.status import print_status
 
         raise typer.Exit(print_status(directory, as_json=as_json))
+    if flags:
+        _check_flags(flags)
     if is_ephemeral and data is not None:
         fail("--ephemeral: the data is in a temporary directory, so --data is not used", USAGE)
     if detach:
@@ -143,6 +145,18 @@ def up(
         node_module=node_module,
     )
     raise typer.Exit(_up_ephemeral(plan) if is_ephemeral else _up(directory, plan))
+
+
+def _check_flags(flags: dict[str, str]) -> None:
+    """Report a wrong setting once, instead of once per node."""
+    from riverrun.cli.support.options import USAGE, fail
+    from riverrun.model.settings import SettingError
+    from riverrun.server.settings import check_flags
+
+    try:
+        check_flags(flags)
+    except SettingError as error:
+        fail(f"--set: {error}", USAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

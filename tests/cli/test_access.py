@@ -195,6 +195,8 @@ def test_users_of_apache_kafka(tmp_path: Path) -> None:
         (["acls", "add", "--user", "a", "--topic", "t", "--role", "consumer"], "--group"),
         (["acls", "remove"], "name a user or a resource"),
         (["users", "add", "x"], "no password"),
+        (["users", "add", ""], "the name of the user is empty"),
+        (["users", "add", " "], "the name of the user is empty"),
         (["users", "add", "x", "--mechanism", "PLAIN"], "SCRAM-SHA-256"),
     ],
 )

@@ -90,6 +90,8 @@ def add(
     from riverrun.admin.access.user_admin import add_user
     from riverrun.cli.support.session import run
 
+    if not user.strip():
+        fail("the name of the user is empty", USAGE)
     wanted = _mechanisms(mechanisms)
     chosen = _password(user, password_file)
     run(bootstrap, lambda pool: add_user(pool, user, chosen, wanted))

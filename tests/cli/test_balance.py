@@ -158,6 +158,8 @@ def test_node_in_maintenance_leads_nothing_until_it_ends(four: Cluster, cluster_
     refused = cluster_cli.result("cluster", "maintenance", "on", "3")
     assert refused.exit_code == 1
     assert "node 2 is in maintenance already" in refused.stderr
+    remedy = "End that first with `riverrun cluster maintenance off 2`, or use --force"
+    assert remedy in refused.stderr
     four.stop(2)
     refused = cluster_cli.result("cluster", "maintenance", "on", "3")
     assert refused.exit_code == 1

@@ -367,7 +367,9 @@ def _check_maintenance(
             f"than min.insync.replicas: {named(effect.not_writable)}"
         )
     if reasons and not is_forced:
-        fail("; ".join(reasons) + "\n  Use --force to do it nevertheless.")
+        ending = " and ".join(f"`riverrun cluster maintenance off {one}`" for one in others)
+        first = f"End that first with {ending}, or use" if others else "Use"
+        fail("; ".join(reasons) + f"\n  {first} --force to do it nevertheless.")
 
 
 def decommission(

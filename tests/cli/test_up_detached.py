@@ -104,7 +104,7 @@ def test_a_detached_cluster_runs_until_down(detached: Detached) -> None:
 def test_a_second_detached_start_reports_the_running_cluster(detached: Detached) -> None:
     first = detached.up()
     words = ["up", "-d", "--data", str(detached.data), "--port", "0"]
-    second = detached.run(*words, "--nodes", "3", "--json")
+    second = detached.run(*words, "--nodes", "1", "--json")
     assert json.loads(second.stdout) == first
     assert "runs already" in second.stderr
     text = detached.run(*words).stdout
@@ -115,6 +115,33 @@ def test_a_second_detached_start_reports_the_running_cluster(detached: Detached)
     detached.down()
     again = detached.up()
     assert again["bootstrap"] == first["bootstrap"]
+    detached.down()
+
+
+def test_options_that_a_running_cluster_does_not_have_are_an_error(detached: Detached) -> None:
+    first = detached.up("--set", "num.partitions=2")
+    port = int(first["bootstrap"].rpartition(":")[2])
+    words = ("up", "-d", "--data", str(detached.data))
+    for same in (
+        (),
+        ("--nodes", "1"),
+        ("--port", str(port)),
+        ("--port", "0"),
+        ("--set", "num.partitions=2"),
+    ):
+        detached.run(*words, *same)
+    for other in (
+        ("--nodes", "3"),
+        ("--port", str(port + 1)),
+        ("--set", "num.partitions=3"),
+        ("--set", "log.roll.ms=5"),
+        ("--secure",),
+    ):
+        done = detached.run(*words, *other, code=2)
+        assert f", without {' '.join(other)}\n" in done.stderr
+        assert "riverrun down" in done.stderr
+        assert done.stdout == ""
+    assert detached.status()["bootstrap"] == first["bootstrap"]
     detached.down()
 
 

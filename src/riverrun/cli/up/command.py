@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
+    context: typer.Context,
     nodes: int = typer.Option(3, "--nodes", "-n", min=1, max=100, help="How many nodes."),
     data: Path | None = typer.Option(
         None, "--data", help="Directory for everything; kept between runs.  [default: data]"
@@ -105,7 +106,8 @@ def up(
 
     With -d it exits with 0 when the cluster is ready, and with 1 if no node could start. If the
     cluster runs already, it exits as --status does: with 0 if all nodes run, 1 if one does not,
-    and 4 if no cluster runs.
+    and 4 if no cluster runs. It exits with 2 if the running cluster does not have the given
+    options.
     """
     from riverrun.cli.support.options import USAGE, fail, parse_settings
 
@@ -124,14 +126,20 @@ def up(
     if is_ephemeral and data is not None:
         fail("--ephemeral: the data is in a temporary directory, so --data is not used", USAGE)
     if detach:
-        from riverrun.cli.up.detached import start_detached
+        from riverrun.cli.up.detached import Wanted, start_detached
 
+        wanted = Wanted(
+            nodes=nodes if _is_given(context, "nodes") else None,
+            port=port if _is_given(context, "port") else None,
+            is_secure=wants_security,
+            settings=flags,
+        )
         words = ["--nodes", str(nodes), "--port", str(port)]
         words += [word for text in settings for word in ("--set", text)]
         words += ["--secure"] if wants_security else []
         words += ["--ephemeral"] if is_ephemeral else ["--data", str(directory)]
         running = None if is_ephemeral else directory
-        raise typer.Exit(start_detached(words, running, as_json=as_json))
+        raise typer.Exit(start_detached(words, running, wanted, as_json=as_json))
     plan = _Plan(
         nodes=nodes,
         wants_security=wants_security,
@@ -145,6 +153,12 @@ def up(
         node_module=node_module,
     )
     raise typer.Exit(_up_ephemeral(plan) if is_ephemeral else _up(directory, plan))
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _check_flags(flags: dict[str, str]) -> None:

@@ -83,6 +83,18 @@ def test_a_user_that_lost_write_reads_which_right_it_lacks(secure: SecureNode) -
     assert written.returncode == 0, written.stderr
 
 
+def test_check_names_the_resource_and_an_unknown_user(secure: SecureNode) -> None:
+    assert secure.run("users", "add", "hugo", "--password-file", "-", given="pw").returncode == 0
+    rule = ("--operation", "Read", "--topic", "named")
+    assert secure.run("acls", "add", "--user", "hugo", *rule).returncode == 0
+    right = ("--operation", "Write", "--topic", "named")
+    for user in ("hugo", "nosuch"):
+        done = secure.run("acls", "check", "--user", user, *right)
+        assert done.returncode == 1
+        assert done.stdout == f"denied: no rule allows WRITE on topic named to User:{user}\n"
+        assert ("there is no SCRAM user nosuch" in done.stderr) == (user == "nosuch")
+
+
 def test_a_changed_password_replaces_the_old_one(secure: SecureNode) -> None:
     assert secure.run("users", "add", "bob", "--password-file", "-", given="one").returncode == 0
     again = secure.run("users", "add", "bob", "--password-file", "-", given="two")

@@ -267,9 +267,11 @@ class Authorizer:
                 allowed = acl
         if allowed is not None:
             return AuthorizationResult(is_allowed=True, reason=str(allowed), rule=allowed)
+        resource = f"{kind.name.lower().replace('_', ' ')} {name}"
         if is_known:
             return AuthorizationResult(
-                is_allowed=False, reason=f"no rule allows {operation.name} to {principal}"
+                is_allowed=False,
+                reason=f"no rule allows {operation.name} on {resource} to {principal}",
             )
         text = "allow.everyone.if.no.acl.found" if self._is_open else "the default"
         return AuthorizationResult(

@@ -64,6 +64,18 @@ async def list_users(pool: ConnectionPool, name: str | None = None) -> list[Scra
     return sorted(users, key=lambda user: user.name)
 
 
+async def is_missing(pool: ConnectionPool, user: str) -> bool:
+    """Whether no user of this name, such as alice or User:alice, logs in by SCRAM. False if that is
+    unknown, because the caller may not list users."""
+    try:
+        await list_users(pool, user.removeprefix("User:"))
+    except NotFound:
+        return True
+    except KafkaError:
+        pass
+    return False
+
+
 def parse_mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
     """Mechanisms by name, in any case. Raises ValueError."""
     found = []

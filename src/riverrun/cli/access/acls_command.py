@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -23,7 +24,8 @@ from riverrun.cli.support.options import (
 
 if TYPE_CHECKING:
     from riverrun.admin.access.rules import Resource, Right
-    from riverrun.security.acls import AclOperation
+    from riverrun.client.pool import ConnectionPool
+    from riverrun.security.acls import AclOperation, AuthorizationResult
 
 RESOURCE_OPTIONS: Final = (
     "--topic, --group, --transactional-id, --cluster, --delegation-token or --user-principal"
@@ -264,6 +266,7 @@ def check(
     riverrun acls check --user alice --operation Write --topic orders
     """
     from riverrun.admin.access.rule_admin import check_right
+    from riverrun.admin.access.user_admin import is_missing
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
 
@@ -271,11 +274,23 @@ def check(
     if len(resources) != 1:
         fail(f"name one resource: {RESOURCE_OPTIONS}", USAGE)
     wanted = _operation(operation)
-    decision = run(bootstrap, lambda pool: check_right(pool, user, host, wanted, resources[0]))
+
+    async def decided(pool: ConnectionPool) -> tuple[AuthorizationResult, bool]:
+        decision = await check_right(pool, user, host, wanted, resources[0])
+        is_unexplained = not decision.is_allowed and decision.rule is None
+        return decision, is_unexplained and await is_missing(pool, user)
+
+    decision, is_unknown_user = run(bootstrap, decided)
     if as_json:
         print_json({"allowed": decision.is_allowed, "reason": decision.reason})
     else:
         print(f"{'allowed' if decision.is_allowed else 'denied'}: {decision.reason}")
+    if is_unknown_user:
+        print(
+            f"riverrun: there is no SCRAM user {user.removeprefix('User:')}; `riverrun users list` "
+            "lists them. Users of certificates and tokens are not listed.",
+            file=sys.stderr,
+        )
     if not decision.is_allowed:
         raise typer.Exit(FAILED)
 

@@ -1,6 +1,6 @@
 // Charts of values over time.
 //
-//   <${Chart} title="Traffic" unit="bytes/s" series=${[{ label: "In", points: [[ms, value], ...] }]} />
+//   <${Chart} title="Traffic" unit="bytes/s" series=${[{ label: "In", points: [[ms, value], ...] }]} span=${{ start, end, step }} />
 //   <${HistoryChart} title="Traffic" unit="bytes/s" minutes=${60}
 //       series=${[{ name: "bytes_in", label: "In" }, ...]} params=${{ node: 1 }} />   reads /history
 //   historyPanel("Traffic", "bytes/s", { bytes_in: "In" }, { node: 1 })    the same in a panel
@@ -25,11 +25,18 @@ const COLOURS = 6;
 const BINARY_STEPS = Array.from({ length: 41 }, (_, power) => 2 ** power);
 // Steps of the axis for durations in seconds: round parts of a minute, an hour and a day.
 const TIME_STEPS = [0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes), ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours), ...Array.from({ length: 10 }, (_, power) => 86_400 * 2 ** power)];
-const stepsOf = (unit) => (unit.startsWith("bytes") ? BINARY_STEPS : unit === "seconds" ? TIME_STEPS : undefined);
+// Steps of the axis for what comes in whole numbers.
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+const STEPS = { bytes: BINARY_STEPS, "bytes/s": BINARY_STEPS, seconds: TIME_STEPS, count: WHOLE_STEPS };
+
+// All steps of a time, so that the axes of a page agree and missing values leave a gap.
+function momentsOf({ start, end, step }) {
+  return Array.from({ length: Math.floor((end - start) / step) + 1 }, (_, index) => start + index * step);
+}
 
 // Join series with different moments into uPlot's columns: moments in seconds, then values.
-function columnsOf(series) {
-  const moments = [...new Set(series.flatMap((each) => each.points.map(([ms]) => ms)))].sort((a, b) => a - b);
+function columnsOf(series, span) {
+  const moments = span ? momentsOf(span) : [...new Set(series.flatMap((each) => each.points.map(([ms]) => ms)))].sort((a, b) => a - b);
   const values = series.map((each) => {
     const known = new Map(each.points);
     return moments.map((ms) => known.get(ms) ?? null);
@@ -71,7 +78,7 @@ function options(series, colours, unit, width, height, onCursor) {
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [
       { ...axis, grid: { show: false }, size: 22, space: 80, values: (_, splits, axisIndex, space, step) => splits.map((at) => axisClock(at * 1000, step)) },
-      { ...axis, size: 72, space: 30, incrs: stepsOf(unit), values: (_, splits) => splits.map((value) => format(value)) },
+      { ...axis, size: 72, space: 30, incrs: STEPS[unit], values: (_, splits) => splits.map((value) => format(value)) },
     ],
     series: [
       {},
@@ -115,11 +122,6 @@ function usePlot(host, series, columns, unit, height, onCursor) {
   return plot;
 }
 
-function lastIndex(values) {
-  for (let index = values.length - 1; index >= 0; index--) if (values[index] !== null) return index;
-  return null;
-}
-
 function HiddenTable({ id, title, series, columns, format }) {
   const step = Math.max(1, Math.ceil(columns[0].length / TABLE_ROWS_MAX));
   const chosen = columns[0].map((_, index) => index).filter((index) => index % step === 0);
@@ -136,11 +138,11 @@ function HiddenTable({ id, title, series, columns, format }) {
   </table></div>`;
 }
 
-export function Chart({ title, series, unit = "count", height = HEIGHT, actions }) {
+export function Chart({ title, series, span, note, unit = "count", height = HEIGHT, actions }) {
   const id = useId();
   const host = useRef(null);
   const format = formatter(unit);
-  const columns = useMemo(() => columnsOf(series), [series]);
+  const columns = useMemo(() => columnsOf(series, span), [series]);
   const [cursor, setCursor] = useState(null);
   const [spoken, setSpoken] = useState("");
   const plot = usePlot(host, series, columns, unit, height, setCursor);
@@ -148,7 +150,7 @@ export function Chart({ title, series, unit = "count", height = HEIGHT, actions 
   const at = (index, column) => (index === null ? null : columns[column + 1]?.[index]);
   const shownAt = cursor !== null && columns[0][cursor] !== undefined ? cursor : null;
   const moment = shownAt === null ? null : columns[0][shownAt] * 1000;
-  const latest = (column) => at(shownAt ?? lastIndex(columns[column + 1]), column);
+  const latest = (column) => at(shownAt ?? columns[0].length - 1, column);
   const summary = series.map((each, index) => `${each.label}: ${format(latest(index) ?? null)}`).join(", ");
 
   const move = (event) => {
@@ -174,6 +176,7 @@ export function Chart({ title, series, unit = "count", height = HEIGHT, actions 
         </span>`)}
       </span>
     </figcaption>
+    ${note && html`<p class="chart-note">${note}</p>`}
     <div ref=${host} class="plot h${height}" tabindex="0" role="img" aria-label=${`${title}. ${summary}. Arrow keys read single moments.`} onKeyDown=${move} style=${{ height: `${height}px` }}></div>
     <${HiddenTable} id=${`${id}-table`} ...${{ title, series, columns, format }} />
     <span class="hidden" aria-live="polite">${spoken}</span>
@@ -202,6 +205,12 @@ function pointsOf(found) {
   return Array.isArray(found) ? found.flatMap((each) => each.points ?? []) : found.points ?? [];
 }
 
+// Nodes whose share is missing in the curves: "without node 3 before 10:30:20".
+function gapsOf(gaps = []) {
+  const when = ({ before_ms, after_ms }) => [before_ms && ` before ${clock(before_ms)}`, after_ms && ` since ${clock(after_ms)}`].filter(Boolean).join(" and");
+  return gaps.map((gap) => `without node ${gap.node}${when(gap)}`).join("; ");
+}
+
 export function HistoryChart({ title, unit, series, params = {}, minutes, height = HEIGHT }) {
   const chosen = useMinutes()[0];
   const names = series.map((each) => each.name).join(",");
@@ -215,7 +224,8 @@ export function HistoryChart({ title, unit, series, params = {}, minutes, height
   if (resource.error && !resource.data) return gap(html`<p class="chart-title">${title}</p><${Failure} error=${resource.error} />`);
   if (!resource.data) return gap(null);
   if (drawn.every((each) => each.points.length < 2)) return gap(html`<${Empty} title=${title} icon="overview">There are too few values in this time. A new node has the first ones after about 20 seconds.<//>`);
-  return html`<${Chart} title=${title} unit=${unit} series=${drawn} height=${height} />`;
+  const { start_ms: start, end_ms: end, step_ms: step } = resource.data;
+  return html`<${Chart} title=${title} unit=${unit} series=${drawn} span=${{ start, end, step }} note=${gapsOf(resource.data.gaps)} height=${height} />`;
 }
 
 export function historyPanel(title, unit, labels, params) {

@@ -59,7 +59,7 @@ export default function Overview() {
       ${historyPanel("Traffic", "bytes/s", { bytes_in: "In", bytes_out: "Out" })}
       ${historyPanel("Records written", "records/s", { messages_in: "Records" })}
       ${historyPanel("Latency, 99th percentile", "ms", { produce_p99: "Produce", fetch_p99: "Fetch" })}
-      ${historyPanel("Lag of all groups", "records", { group_lag: "Records" })}
+      ${historyPanel("Lag of all groups", "count", { group_lag: "Records" })}
       <${Ranking} title="Busiest topics" path="topics" sort="messages_in" columns=${topicColumns} rowKey=${(row) => row.name} />
       <${Ranking} title="Groups with the most lag" path="groups" sort="lag" columns=${[groupColumn, ...lag]} rowKey=${(row) => row.group} />
     </div>

@@ -185,9 +185,9 @@ class SharedFacts:
         sampler = await self._results.get("move sampler", inf, _new_sampler)
 
         async def make() -> list[TopicPartition]:
-            now = time.monotonic()
-            found = sampler.add(await look(self._pool), now)
-            return [one.at for one in found if sampler.is_stalled(one, now)]
+            moves = await look(self._pool)
+            found = sampler.add(moves, time.monotonic())
+            return [one.at for one in found if sampler.is_stalled(one)]
 
         return await self._results.get("stalled moves", SLOW_SECONDS, make)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from riverrun.admin.balance.cluster_state import PartitionState, ask_partitions
 from riverrun.admin.cluster.log_dirs import ask_directories
@@ -17,6 +19,11 @@ SAMPLE_SECONDS = 1.0
 SAMPLES_MAX = 5
 """A throttled replica gets a fetch of up to 1 MiB every few seconds, so a single second often sees
 nothing."""
+SMOOTHING_SECONDS: Final = 30.0
+"""What came longer ago counts for less than a third. Copies and writes come in bursts, so the rate
+of a few seconds jumps, and with it the time that is left."""
+GAP_SECONDS_MIN: Final = 0.9
+"""Two looks that are closer do not give a rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +38,8 @@ class MoveProgress:
     bytes_total: int
     rate: float | None = None
     """Bytes per second by which the missing part shrinks; producers may write meanwhile."""
-    is_copying: bool = True
-    """Whether bytes arrived while the rate was measured."""
+    idle_seconds: float = 0.0
+    """How long no bytes have arrived, as far as it was observed."""
 
     @property
     def bytes_left(self) -> int:
@@ -40,6 +47,8 @@ class MoveProgress:
 
     @property
     def seconds_left(self) -> float | None:
+        if not self.bytes_left:
+            return 0.0
         return self.bytes_left / self.rate if self.rate is not None and self.rate > 0 else None
 
     @property
@@ -48,8 +57,8 @@ class MoveProgress:
             return "about to end"
         if self.rate is None:
             return "unknown"
-        if not self.is_copying:
-            return f"nothing copied for {SAMPLES_MAX * SAMPLE_SECONDS:.0f} s"
+        if self.idle_seconds >= SAMPLES_MAX * SAMPLE_SECONDS:
+            return f"nothing copied for {self.idle_seconds:.0f} s"
         if self.rate <= 0:
             return "will not finish at this rate"
         return f"about {self.seconds_left:.0f} s"
@@ -65,48 +74,74 @@ class MoveProgress:
         }  # fmt: skip
 
 
-async def ask_moves(pool: ConnectionPool, *, with_rates: bool) -> list[MoveProgress]:
-    """The moves in progress. Rates need two looks, a second apart, or more until bytes arrive."""
-    first, at = await look(pool), time.monotonic()
-    if not with_rates or not first:
-        return first
-    before = {one.at: one for one in first}
+class MoveRates:
+    """The rates of moves, from repeated looks. Time is an argument, in seconds."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[TopicPartition, tuple[int, ...]], _MoveRate] = {}
+
+    def add(self, moves: Sequence[MoveProgress], now: float) -> list[MoveProgress]:
+        """The moves of a look with their rates, which are None at the first look."""
+        known = self._known
+        self._known = {
+            (one.at, one.adding): known.get((one.at, one.adding)) or _MoveRate(one, now)
+            for one in moves
+        }
+        return [self._known[one.at, one.adding].add(one, now) for one in moves]
+
+
+class _MoveRate:
+    """An exponentially weighted mean over time of the rate of one move."""
+
+    def __init__(self, move: MoveProgress, now: float) -> None:
+        self._at = self._copied_at = now
+        self._bytes_left = move.bytes_left
+        self._bytes_done = move.bytes_done
+        self._bytes = self._seconds = 0.0
+        """Weighted sums: how much the missing part shrank, and in which time."""
+
+    def add(self, move: MoveProgress, now: float) -> MoveProgress:
+        if move.bytes_done > self._bytes_done:
+            self._copied_at = now
+        self._bytes_done = move.bytes_done
+        elapsed = now - self._at
+        if elapsed >= GAP_SECONDS_MIN:
+            kept = math.exp(-elapsed / SMOOTHING_SECONDS)
+            weight = SMOOTHING_SECONDS * (1 - kept)
+            rate = (self._bytes_left - move.bytes_left) / elapsed
+            self._bytes = self._bytes * kept + rate * weight
+            self._seconds = self._seconds * kept + weight
+            self._at, self._bytes_left = now, move.bytes_left
+        return replace(
+            move,
+            rate=self._bytes / self._seconds if self._seconds else None,
+            idle_seconds=now - self._copied_at if move.bytes_left else 0.0,
+        )
+
+
+async def ask_moves(pool: ConnectionPool, rates: MoveRates) -> list[MoveProgress]:
+    """The moves in progress with their rates. New moves need two looks, a second apart, or more
+    until bytes arrive."""
+    found = rates.add(await look(pool), time.monotonic())
+    if all(one.rate is not None for one in found):
+        return found
     for _ in range(SAMPLES_MAX):
         await asyncio.sleep(SAMPLE_SECONDS)
-        now = await look(pool)
-        if any(one.at not in before or _is_copying(before[one.at], one) for one in now) or not now:
+        now = time.monotonic()
+        before = {one.at for one in found}
+        found = rates.add(await look(pool), now)
+        if not found or any(one.at not in before or not one.idle_seconds for one in found):
             break
-    return with_rates_since(first, now, time.monotonic() - at)
-
-
-def with_rates_since(
-    earlier: Sequence[MoveProgress], now: Sequence[MoveProgress], seconds: float
-) -> list[MoveProgress]:
-    """The moves of a look with their rates since an earlier look."""
-    before = {one.at: one for one in earlier}
-    return [
-        replace(
-            one,
-            rate=(before[one.at].bytes_left - one.bytes_left) / seconds,
-            is_copying=_is_copying(before[one.at], one),
-        )
-        if one.at in before
-        else one
-        for one in now
-    ]
+    return found
 
 
 async def ask_copy_rate(pool: ConnectionPool) -> float | None:
     """The rate at which the busiest broker receives copies now; None if nothing is copied."""
     received: dict[int, float] = {}
-    for move in await ask_moves(pool, with_rates=True):
+    for move in await ask_moves(pool, MoveRates()):
         for node in move.adding if move.rate is not None and move.rate > 0 else ():
             received[node] = received.get(node, 0.0) + (move.rate or 0.0) / len(move.adding)
     return max(received.values(), default=None)
-
-
-def _is_copying(before: MoveProgress, now: MoveProgress) -> bool:
-    return now.bytes_done > before.bytes_done or not now.bytes_left
 
 
 async def look(pool: ConnectionPool) -> list[MoveProgress]:

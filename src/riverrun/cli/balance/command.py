@@ -27,6 +27,7 @@ from riverrun.cli.support.watching import Watch
 if TYPE_CHECKING:
     from riverrun.admin.balance.broker_modes import MaintenanceEffect
     from riverrun.admin.balance.cluster_state import ClusterView
+    from riverrun.admin.balance.moves_report import MoveProgress
     from riverrun.client.pool import ConnectionPool
     from riverrun.placement.planner.stored_plan import StoredPlan, StoredRollback
 
@@ -139,9 +140,9 @@ def moves(
     their partition. Moves by other tools are shown too. Moves that were rolled back are listed with
     the reason; `--json` also has the plans that ended last.
 
-    The rate is measured for a second, or for up to five while nothing arrives. It is how fast the
-    missing part shrinks, so a partition that is written faster than it is copied "will not finish
-    at this rate".
+    The rate is measured for a second, or for up to five while nothing arrives; with `--watch` it is
+    a mean over some 30 seconds. It is how fast the missing part shrinks, so a partition that is
+    written faster than it is copied "will not finish at this rate".
 
     \b
     riverrun cluster moves
@@ -151,7 +152,7 @@ def moves(
     """
     if context.invoked_subcommand is not None:
         return
-    from riverrun.admin.balance.moves_report import MoveProgress, ask_moves, progress_table
+    from riverrun.admin.balance.moves_report import MoveRates, ask_moves, progress_table
     from riverrun.admin.balance.plan_report import (
         described_end,
         described_rollback,
@@ -164,10 +165,12 @@ def moves(
     from riverrun.cli.support.session import run
     from riverrun.cli.support.watching import show
 
+    rates = MoveRates()
+
     async def ask(
         pool: ConnectionPool,
     ) -> tuple[list[StoredPlan], list[MoveProgress], dict[str, StoredRollback]]:
-        found = await ask_moves(pool, with_rates=True)
+        found = await ask_moves(pool, rates)
         return await ask_all_plans(pool), found, await ask_rollbacks(pool)
 
     def once() -> None:

@@ -124,8 +124,8 @@ class CancelResult(Struct, frozen=True, kw_only=True):
 async def get_moves(request: ClusterRequest) -> MovesState:
     pool = request.pool
     sampler = await request.results.get("move sampler", inf, _new_sampler)
-    now = time.monotonic()
-    found = sampler.add(await look(pool), now)
+    moves = await look(pool)
+    found = sampler.add(moves, time.monotonic())
     is_supported = await supports_plans(pool)
     known = await ask_all_plans(pool) if is_supported else []
     running = [plan for plan in known if plan.is_running]
@@ -134,9 +134,7 @@ async def get_moves(request: ClusterRequest) -> MovesState:
     rollbacks = await ask_rollbacks(pool) if is_supported else {}
     suggestion = await ask_suggestion(pool) if is_supported else None
     return MovesState(
-        moves=[
-            _running_move(one, planned, is_stalled=sampler.is_stalled(one, now)) for one in found
-        ],
+        moves=[_running_move(one, planned, is_stalled=sampler.is_stalled(one)) for one in found],
         plans=[_plan_state(plan, sampler) for plan in reversed(known)],
         rollbacks=[_rollback(*row) for row in rollbacks.items()],
         suggestion=_suggestion(suggestion),

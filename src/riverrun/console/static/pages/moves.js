@@ -68,7 +68,7 @@ const moving = [
   fixed("to", "To", nodes("to")),
   column("progress", "Progress", (row) => html`<${Meter} value=${part(row)} label=${`Progress of ${place(row)}`} plain /> ${percent(part(row) * 100)} <span class="muted">${bytes(row.bytes_done)} of ${bytes(row.bytes_total)}</span>`, { value: part }),
   number("rate", "Rate", rate),
-  column("eta_seconds", "Time left", (row) => (row.stalled ? html`<${Badge} kind="care" title="No bytes were copied lately">stalled<//>` : duration(row.eta_seconds)), { align: "end" }),
+  column("eta_seconds", "Time left", (row) => (row.stalled ? html`<${Badge} kind="care" title="No bytes were copied lately">stalled<//>` : row.rate !== null && row.eta_seconds === null ? html`<span class="text-care" title="Producers write it faster than it is copied">not at this rate</span>` : duration(row.eta_seconds)), { align: "end" }),
   fixed("plan", "Plan", (row) => row.plan ?? "–"),
   fixed("cancel", "Actions", (row) => cancelButton(`Cancel the move of ${place(row)}`, { move: row }), { align: "end" }),
 ];

@@ -69,6 +69,7 @@ class TopicState:
     replication_factor: int
     under_replicated: int
     offline: int
+    moving: int
 
     @property
     def partitions(self) -> int:
@@ -118,12 +119,17 @@ def is_behind(row: MetadataResponsePartition, move: OngoingMove | None) -> bool:
 def partition_facts(topics: Sequence[MetadataResponseTopic], moves: Moves) -> PartitionFacts:
     counts = ReplicaCounts()
     states = []
+    topics_moving = frozenset(at.topic for at in moves)
     for topic in topics:
-        behind = offline = 0
+        behind = offline = moving = 0
         factor = 0
         for row in topic.partitions:
             counts.replicas.update(row.replica_nodes)
-            factor = max(factor, len(row.replica_nodes))
+            replicas = len(row.replica_nodes)
+            if topic.name in topics_moving and (move := moves.get(place_in(topic, row))):
+                moving += 1
+                replicas -= sum(node in move.adding for node in row.replica_nodes)
+            factor = max(factor, replicas)
             if row.leader_id == NO_NODE:
                 offline += 1
             else:
@@ -140,6 +146,7 @@ def partition_facts(topics: Sequence[MetadataResponseTopic], moves: Moves) -> Pa
                 replication_factor=factor,
                 under_replicated=behind,
                 offline=offline,
+                moving=moving,
             )
         )
     return PartitionFacts(topics=states, counts=counts)

@@ -74,6 +74,11 @@ def test_a_move_is_planned_started_watched_and_cancelled(
     assert running["throttle"] == 100_000
     (row,) = v3.get(f"topics/{name}/partitions/-/reassignment")["data"]
     assert (row["adding_replicas"], row["removing_replicas"]) == ([3], [1])
+    topic = rest.get(f"topics/{name}")
+    assert (topic["replication_factor"], topic["moving"]) == (2, 1), "without the added replica"
+    shown_rows = rest.get(f"topics/{name}/partitions")["items"]
+    assert [row["moving"] for row in shown_rows] == [True, False]
+    assert [one["node"] for one in shown_rows[0]["replicas"] if one["is_added"]] == [3]
     again = rest.problem("POST", f"topics/{name}/move", body)
     assert again[:2] == (409, "conflict")
 

@@ -32,6 +32,8 @@ class ReplicaItem(Struct, kw_only=True):
     node: int
     in_sync: bool
     is_leader: bool
+    is_added: bool
+    """It is copied by a move."""
     lag_records: int | None
     """Records of the leader that it lacks."""
     lag_seconds: float | None
@@ -50,6 +52,7 @@ class PartitionItem(Struct, kw_only=True):
     size: int | None
     under_replicated: bool
     offline: bool
+    moving: bool
 
 
 class TopicGroup(Struct, kw_only=True):
@@ -109,6 +112,8 @@ def _partition(
     moves: Moves,
 ) -> PartitionItem:
     at = place_in(topic, row)
+    move = moves.get(at)
+    added = () if move is None else move.adding
     lags = {one.node: one.lag for one in copies.followers(at, row.leader_id, row.replica_nodes)}
 
     def replica(node: int) -> ReplicaItem:
@@ -118,6 +123,7 @@ def _partition(
             node=node,
             in_sync=node in row.isr_nodes,
             is_leader=is_leader,
+            is_added=node in added,
             lag_records=lag,
             lag_seconds=0.0 if lag == 0 else None,
             size=positions.replica_sizes.get((node, at)),
@@ -131,8 +137,9 @@ def _partition(
         start_offset=positions.starts.get(at),
         end_offset=positions.ends.get(at),
         size=positions.replica_sizes.get((row.leader_id, at)),
-        under_replicated=is_behind(row, moves.get(at)),
+        under_replicated=is_behind(row, move),
         offline=row.leader_id < 0,
+        moving=move is not None,
     )
 
 

@@ -38,6 +38,7 @@ class TopicItem(Struct, kw_only=True):
     internal: bool
     partitions: int
     replication_factor: int
+    """Without replicas that a move is adding."""
     records: int | None
     """The difference of end and start offsets. Compaction leaves gaps, so there may be fewer."""
     size: int | None
@@ -50,6 +51,8 @@ class TopicItem(Struct, kw_only=True):
     """Partitions that are not fully replicated."""
     offline: int
     """Partitions without a leader."""
+    moving: int
+    """Partitions that are being moved."""
     cleanup_policy: str | None
 
 
@@ -125,6 +128,7 @@ def _item(topic: TopicState, measure: TopicMeasure, policy: str | None) -> Topic
         bytes_in=measure.bytes_in,
         under_replicated=topic.under_replicated,
         offline=topic.offline,
+        moving=topic.moving,
         cleanup_policy=policy,
     )
 

@@ -15,17 +15,17 @@ import { noTitle } from "./topics.js";
 
 const TABS = [["partitions", "Partitions"], ["settings", "Settings"], ["groups", "Groups"], ["producers", "Producers"], ["charts", "Charts"]];
 
-function Replica({ replica: { node, is_leader, in_sync, lag_records, lag_seconds, size } }) {
+function Replica({ replica: { node, is_leader, is_added, in_sync, lag_records, lag_seconds, size } }) {
   const behind = !is_leader && (lag_records || lag_seconds) ? `${plural(lag_records ?? 0, "record")}${lag_seconds ? `, ${duration(lag_seconds)}` : ""} behind` : "";
-  const words = [`Node ${node}`, is_leader ? "leader" : in_sync ? "in sync" : "not in sync", behind, bytes(size)].filter(Boolean).join(", ");
-  return html`<a class="replica ${is_leader ? "leader" : ""} ${in_sync ? "" : "care"}" href=${link("node", { node })} title=${words} aria-label=${words}>
+  const words = [`Node ${node}`, is_leader ? "leader" : is_added ? "being added" : in_sync ? "in sync" : "not in sync", behind, bytes(size)].filter(Boolean).join(", ");
+  return html`<a class="replica ${is_leader ? "leader" : ""} ${in_sync || is_added ? "" : "care"}" href=${link("node", { node })} title=${words} aria-label=${words}>
     ${node}${behind && html` <span>−${short(lag_records ?? 0)}${lag_seconds >= 0.1 && ` · ${duration(lag_seconds)}`}</span>`}
   </a>`;
 }
 
 const partitionColumns = (topic, move) => [
   fixed("partition", "Partition", (row) => html`<a href=${link("messages", { topic }, { partition: row.partition })} title="Browse the messages of this partition">${row.partition}</a>`),
-  fixed("state", "State", (row) => html`<${Status} kind=${row.offline ? "bad" : row.under_replicated ? "care" : "good"}>${row.offline ? "Offline" : row.under_replicated ? "Under-replicated" : "In sync"}<//>`),
+  fixed("state", "State", (row) => html`<${Status} kind=${row.offline ? "bad" : row.under_replicated ? "care" : "good"}>${row.offline ? "Offline" : row.under_replicated ? "Under-replicated" : "In sync"}<//>${row.moving && html` <a href=${link("moves")}><${Badge}>moving<//></a>`}`),
   fixed("leader", "Leader", (row) => (row.leader >= 0 && row.leader !== null ? html`${row.leader} <span class="muted">epoch ${row.leader_epoch}</span>` : "none")),
   fixed("replicas", "Replicas", (row) => html`<span class="replicas">${row.replicas.map((each) => html`<${Replica} key=${each.node} replica=${each} />`)}</span>`, { hint: "The leader is bold. Others show their lag in records and time." }),
   fixed("isr", "ISR", (row) => row.replicas.filter((each) => each.in_sync).map((each) => each.node).join(", ") || "–", { hint: "In-sync replicas" }),
@@ -47,7 +47,7 @@ const charts = (params) => html`<div class="row end-row"><${RangePicker} /></div
 
 const facts = (topic) => [
   ["Partitions", count(topic.partitions)],
-  ["Replicas per partition", count(topic.replication_factor)],
+  ["Replicas per partition", html`${count(topic.replication_factor)}${topic.moving > 0 && html` <a href=${link("moves")}><${Badge}>${plural(topic.moving, "partition")} moving<//></a>`}`],
   ["Records", count(topic.records)],
   ["Size", bytes(topic.size)],
   ["Clean-up", topic.cleanup_policy ?? "–"],

@@ -16,9 +16,10 @@ const menu = ({ name: topic }) => [
   ...(canWrite.value ? [{ label: "Delete…", danger: true, run: () => openDialog(DeleteTopic, { topic }) }] : []),
 ];
 
-function state({ offline, under_replicated }) {
-  if (offline) return html`<${Badge} kind="bad">${count(offline)} offline<//>`;
-  return under_replicated ? html`<${Badge} kind="care">${count(under_replicated)} under-replicated<//>` : html`<${Badge} kind="good">in sync<//>`;
+function state({ offline, under_replicated, moving }) {
+  const badge = offline ? html`<${Badge} kind="bad">${count(offline)} offline<//>`
+    : under_replicated ? html`<${Badge} kind="care">${count(under_replicated)} under-replicated<//>` : html`<${Badge} kind="good">in sync<//>`;
+  return html`${badge}${moving > 0 && html` <${Badge}>${count(moving)} moving<//>`}`;
 }
 
 const columns = [

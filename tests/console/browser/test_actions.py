@@ -352,3 +352,14 @@ def test_each_cluster_has_its_own_login(
         console.expect_heading("Overview")
         assert console.failures == []
         page.context.close()
+
+
+def test_the_move_dialog_shows_no_number_before_a_node_is_chosen(open_page: OpenPage) -> None:
+    console = open_page("topics/orders")
+    console.button("Actions of this topic").click()
+    console.page.get_by_role("menuitem", name="Move partitions…").click()
+    dialog = console.dialog()
+    expect(dialog.get_by_label("Node 3")).to_be_visible()
+    assert dialog.get_by_text("0", exact=True).count() == 0, dialog.inner_text()
+    lines = [line.strip() for line in dialog.inner_text().splitlines()]
+    assert "0" not in lines

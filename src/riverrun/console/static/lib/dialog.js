@@ -98,7 +98,8 @@ function useDryRun(wanted, send, inputs) {
 }
 
 export function ActionDialog(props) {
-  const { title, action, call, dryRun = Boolean(call), inputs = call, ready = true, danger = false } = props;
+  const { title, action, call, dryRun = Boolean(call), inputs = call, danger = false } = props;
+  const ready = props.ready === undefined || Boolean(props.ready); // a number would be shown
   const { send = (dry) => api[call[0]](call[1], { ...call[2], dry_run: dry }) } = props;
   const { typed, approved = () => true, preview, success, after, close, wide, children } = props;
   const [confirmed, setConfirmed] = useState("");

@@ -93,7 +93,7 @@ export function MovePartitions({ topic, partitions, replication, partition = "",
   const { values: { text, to }, field, set } = useForm({ text: String(partition), to: [] });
   const wanted = text === "" ? null : whole(text, 0, partitions - 1);
   const wrong = text !== "" && wanted === null;
-  return html`<${ActionDialog} title=${`Move partitions of ${topic}`} action="Move" call=${["post", path`topics/${topic}/move`, { partition: wanted, to }]} close=${close} ready=${!wrong && to.length}
+  return html`<${ActionDialog} title=${`Move partitions of ${topic}`} action="Move" call=${["post", path`topics/${topic}/move`, { partition: wanted, to }]} close=${close} ready=${!wrong && to.length > 0}
     preview=${(plan) => html`<${PlanPreview} plan=${plan} />`} success="The move has started. The page Moves shows the progress.">
     ${field("text", "Partition", { placeholder: "all", hint: "Empty: all partitions", error: wrong && `From 0 to ${partitions - 1}` })}
     <fieldset><legend>To nodes; the first one chosen leads</legend><div class="row">

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from riverrun.admin.balance.broker_modes import set_mode
 from riverrun.admin.balance.cluster_state import ClusterView, ask_partitions
@@ -12,6 +13,7 @@ from riverrun.admin.balance.stored_plans import ask_plans, cancel_plan
 from riverrun.admin.quorum.admin import remove_voter
 from riverrun.admin.quorum.report import ask_quorum
 from riverrun.client.pool import ConnectionPool
+from riverrun.placement.planner.evacuation import IN_PROGRESS, Unplaced
 from riverrun.placement.planner.plan import Plan, Purpose
 
 UNPLACED_MAX = 5
@@ -38,6 +40,20 @@ def unplaced_in_words(plan: Plan, node: int) -> list[str]:
     lines = unplaced_lines(plan)
     more = [f"and {len(lines) - UNPLACED_MAX} more"] if len(lines) > UNPLACED_MAX else []
     return [*lines[:UNPLACED_MAX], *more]
+
+
+def remedy(unplaced: Sequence[Unplaced]) -> str:
+    """How the replicas without a place get one."""
+    waits = [one.reason == IN_PROGRESS for one in unplaced]
+    parts = []
+    if any(waits):
+        parts.append(
+            "Wait for the moves, which `riverrun cluster moves` shows, or cancel them with "
+            "`riverrun cluster moves cancel`."
+        )
+    if not all(waits):
+        parts.append("Add a node, or free space on the others.")
+    return " ".join(parts)
 
 
 async def running(pool: ConnectionPool, node: int) -> str | None:

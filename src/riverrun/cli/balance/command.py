@@ -425,7 +425,8 @@ def decommission(
     missing = decommissioning.unplaced_in_words(plan, node)
     if missing:
         lines = "\n  ".join(missing)
-        fail(f"node {node} cannot be emptied:\n  {lines}\n  Nothing was changed.")
+        remedy = decommissioning.remedy(plan.unplaced)
+        fail(f"node {node} cannot be emptied:\n  {lines}\n  {remedy}\n  Nothing was changed.")
     shown.show(plan, state.traffic, has_headings=not no_headers)
     if is_dry_run:
         shown.print_json({"id": node, "decommissioned": False})

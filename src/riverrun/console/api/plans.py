@@ -144,7 +144,7 @@ async def decommission(request: ClusterRequest) -> DecommissionResult:
         raise problem(
             "conflict",
             f"Node {node} cannot be emptied: {'; '.join(missing)}.",
-            "Add a node, or free space on the others.",
+            decommissioning.remedy(plan.unplaced),
         )
     command = tuple(decommissioning.words(node).split())
     is_empty = not state.held_by(node)

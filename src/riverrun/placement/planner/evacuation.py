@@ -15,6 +15,10 @@ from riverrun.placement.planner.layout import MISSING
 CORDONED_RACK: Final = "the brokers in its rack are cordoned and keep their replicas"
 
 
+IN_PROGRESS: Final = "a reassignment is in progress"
+"""The reason that goes away by itself."""
+
+
 class Unplaced(NamedTuple):
     """A replica that must move and cannot."""
 
@@ -39,7 +43,7 @@ def evacuate(board: Board) -> list[Unplaced]:
     for slot in leaving:
         partition = partition_of[slot]
         if layout.is_pinned[partition]:
-            unplaced.append(_unplaced(board, slot, "a reassignment is in progress"))
+            unplaced.append(_unplaced(board, slot, IN_PROGRESS))
             continue
         broker = board.destination(slot)
         if broker is None:

@@ -25,7 +25,18 @@ from riverrun.metadata.schema.remove_access_control_entry_record import (
 )
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import NodeId
-from riverrun.placement.planner.stored_plan import AWAY, ROLLBACKS, SUGGESTION
+from riverrun.placement.planner.stored_plan import (
+    AWAY,
+    HEADER,
+    PROGRESS,
+    RESULT,
+    ROLLBACKS,
+    SUGGESTION,
+    PlanEnd,
+    PlanHeader,
+    PlanResult,
+    encode,
+)
 from riverrun.records.record import ControlType
 from riverrun.server.dispatch.context import RequestContext
 from riverrun.server.facts.metadata_events import (
@@ -178,6 +189,25 @@ def test_what_is_stored_like_a_plan_has_its_own_words() -> None:
     assert plan == ("move", "p-7", "The plan p-7 was updated.")
     assert reasons[2] == "The reasons of the last undone moves changed."
     assert suggestion[2] == "The controller's suggestion to balance was updated."
+
+
+def test_a_plan_is_created_makes_progress_and_ends() -> None:
+    def told(**values: str | None) -> str:
+        (event,) = events(*(stored_like_a_plan("move-7", *item) for item in values.items()))
+        assert (event.kind, event.subject) == ("move", "move-7")
+        return event.text
+
+    header = encode(PlanHeader(reason="topics move orders --to 3,2"))
+    created = told(**{HEADER: header, "moves.0000": "[]"})
+    assert created == "The plan move-7 was created: topics move orders --to 3,2."
+    assert told(**{PROGRESS: "{}"}) == "The plan move-7 made progress."
+    ended = PlanResult(end=PlanEnd.DONE, ended_ms=1, done=3, dropped=0)
+    text = told(**{PROGRESS: None, "moves.0000": None, RESULT: encode(ended)})
+    assert text == "The plan move-7 ended: 3 moves done."
+    cancelled = PlanResult(end=PlanEnd.CANCELLED, ended_ms=1, done=0, dropped=3)
+    assert told(**{RESULT: encode(cancelled)}) == "The plan move-7 was cancelled."
+    assert told(**{RESULT: '{"of": "a newer version"}'}) == "The plan move-7 ended."
+    assert "was removed" in told(**{HEADER: None, RESULT: None})
 
 
 def test_credentials_never_appear() -> None:

@@ -46,9 +46,9 @@ from riverrun.metadata.schema.remove_user_scram_credential_record import (
 from riverrun.metadata.schema.unfence_broker_record import UnfenceBrokerRecord
 from riverrun.metadata.schema.user_scram_credential_record import UserScramCredentialRecord
 from riverrun.model.ids import TopicId
-from riverrun.placement.planner import stored_plan
 from riverrun.records.record import ControlType
 from riverrun.security.acls import AclOperation, AclPermission, PatternType, ResourceType
+from riverrun.server.facts.plan_events import plan_in_words
 from riverrun.wire.stored import read_body
 
 if TYPE_CHECKING:
@@ -243,9 +243,7 @@ class _BatchEvents:
         self, offset: int, kind: int, name: str, records: Sequence[ConfigRecord]
     ) -> None:
         if kind == ConfigType.PLAN:
-            is_absence = name == stored_plan.AWAY
-            told = _absences(records) if is_absence else _stored_plan(name)
-            event_kind, subject, text = told
+            event_kind, subject, text = plan_in_words(name, records)
             self._event(offset, event_kind, text, subject, records=len(records))
             return
         subject = resource_in_words(kind, name)
@@ -294,23 +292,6 @@ class _BatchEvents:
             self._event(decoded.offset, "quorum", text, "quorum", {"voters": voters})
 
 
-def _absences(records: Sequence[ConfigRecord]) -> tuple[str, str, str]:
-    """Kind, subject and text of the event: brokers are newly away, or back."""
-    parts = [f"node {one.name} is {'back' if one.value is None else 'away'}" for one in records]
-    subject = f"node {records[0].name}" if len(records) == 1 else "nodes"
-    return "broker", subject, f"The controller noted that {' and '.join(parts)}."
-
-
-def _stored_plan(name: str) -> tuple[str, str, str]:
-    kind, text = _NOT_PLANS.get(name, ("move", f"The plan {name} was updated."))
-    return kind, name, text
-
-
-_NOT_PLANS: Final = {
-    stored_plan.SUGGESTION: ("move", "The controller's suggestion to balance was updated."),
-    stored_plan.ROLLBACKS: ("move", "The reasons of the last undone moves changed."),
-    stored_plan.DECOYS: ("user", "The secret for logins of unknown users was created."),
-}
 _MANY: Final = {
     "election": "{count} partitions have new leaders",
     "isr": "The in-sync replicas of {count} partitions changed",

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.clusters import Cluster
 from tests.console.browser.conftest import OpenPage
@@ -363,3 +363,20 @@ def test_the_move_dialog_shows_no_number_before_a_node_is_chosen(open_page: Open
     assert dialog.get_by_text("0", exact=True).count() == 0, dialog.inner_text()
     lines = [line.strip() for line in dialog.inner_text().splitlines()]
     assert "0" not in lines
+
+
+def test_a_move_behind_a_plan_says_that_it_waits(open_page: OpenPage) -> None:
+    console = open_page("topics/orders")
+
+    def answer(route: Route) -> None:
+        plan = {"dry_run": True, "command": "riverrun topics move", "plan": None, "moves": []}
+        route.fulfill(
+            content_type="application/json", body=json.dumps({**plan, "behind": ["balance-1"]})
+        )
+
+    console.page.route("**/topics/orders/move", answer)
+    console.button("Actions of this topic").click()
+    console.page.get_by_role("menuitem", name="Move partitions…").click()
+    console.dialog().get_by_label("Node 3").check()
+    console.submit("Move")
+    console.expect_toast("takes its turn behind plan balance-1")

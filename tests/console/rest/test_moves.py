@@ -57,6 +57,7 @@ def test_a_move_is_planned_started_watched_and_cancelled(
 
     started = rest.call("POST", f"topics/{name}/move", body)
     assert started["plan"].startswith("move-")
+    assert started["behind"] == []
 
     def copying() -> dict[str, Any] | None:
         rows = rest.get("moves")["moves"]
@@ -79,6 +80,8 @@ def test_a_move_is_planned_started_watched_and_cancelled(
     shown_rows = rest.get(f"topics/{name}/partitions")["items"]
     assert [row["moving"] for row in shown_rows] == [True, False]
     assert [one["node"] for one in shown_rows[0]["replicas"] if one["is_added"]] == [3]
+    other = {"partition": 1, "to": [3, 2], "dry_run": True}
+    assert rest.call("POST", f"topics/{name}/move", other)["behind"] == [started["plan"]]
     again = rest.problem("POST", f"topics/{name}/move", body)
     assert again[:2] == (409, "conflict")
 

@@ -17,7 +17,7 @@ from riverrun.admin.balance.broker_modes import set_mode
 from riverrun.admin.balance.cluster_state import ask_state
 from riverrun.admin.balance.plan_report import described_figures, unplaced_lines
 from riverrun.admin.balance.planning import plan_of
-from riverrun.admin.balance.stored_plans import start_plan, supports_plans
+from riverrun.admin.balance.stored_plans import ask_plans, start_plan, supports_plans
 from riverrun.admin.balance.topic_plans import move_plan
 from riverrun.admin.broker_settings import DECOMMISSIONING, MAINTENANCE
 from riverrun.console.problems import problem
@@ -69,7 +69,8 @@ class MovePlanResult(Struct, frozen=True, kw_only=True):
     """A plan, and its id if it was started. ``moves_left`` did not fit into one plan: the same
     request starts them when the plan has ended. The figures compare the most loaded node to the
     mean. ``outlook`` says how long the plan takes with its throttle, or that it will not finish.
-    If ``traffic_measured`` is false, sizes stand in for the traffic of partitions."""
+    If ``traffic_measured`` is false, sizes stand in for the traffic of partitions. ``behind`` names
+    plans that run already: their moves go first where they need the same nodes."""
 
     dry_run: bool
     command: str
@@ -83,6 +84,7 @@ class MovePlanResult(Struct, frozen=True, kw_only=True):
     before: dict[str, Any] = field(default_factory=dict)
     after: dict[str, Any] = field(default_factory=dict)
     unplaced: list[str] = field(default_factory=list)
+    behind: list[str] = field(default_factory=list)
 
 
 class DecommissionResult(MovePlanResult, frozen=True, kw_only=True):
@@ -100,10 +102,12 @@ async def balance(request: ClusterRequest) -> MovePlanResult:
     state = await ask_state(request.pool)
     plan = await asyncio.to_thread(plan_of, state)
     command = ("cluster", "balance")
+    behind = [one.id for one in await ask_plans(request.pool)]
     plan_id = await _start(request, plan, command, body.throttle, dry_run=body.dry_run)
     return MovePlanResult(
         **_planned(plan, state.traffic, body.throttle),
         plan=plan_id,
+        behind=behind,
         dry_run=body.dry_run,
         command=_command(request, command, body.throttle),
     )
@@ -120,10 +124,12 @@ async def move_topic(request: ClusterRequest) -> MovePlanResult:
     plan = move_plan(state, topic, indexes, nodes)
     place = topic if body.partition is None else f"{topic}:{body.partition}"
     command = ("topics", "move", place, "--to", ",".join(map(str, nodes)))
+    behind = [one.id for one in await ask_plans(request.pool)]
     plan_id = await _start(request, plan, command, body.throttle, dry_run=body.dry_run)
     return MovePlanResult(
         **_planned(plan, state.traffic, body.throttle),
         plan=plan_id,
+        behind=behind,
         dry_run=body.dry_run,
         command=_command(request, command, body.throttle),
     )

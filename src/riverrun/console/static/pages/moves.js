@@ -30,6 +30,7 @@ export function PlanPreview({ plan: { moves, before, after, ...plan } }) {
   return html`<div class="stack">
     <p><b>${plural(moves.length, "partition")}</b> would change, <b>${bytes(plan.bytes)}</b> would be copied${plan.seconds ? `, in about ${duration(plan.seconds)}` : ""}.</p>
     ${plan.outlook && plan.seconds === null && html`<p class="text-bad">It ${plan.outlook}.</p>`}
+    ${plan.behind?.length > 0 && html`<p class="text-care">A plan runs already: ${plan.behind.join(", ")}. Its moves go first where they need the same nodes.</p>`}
     ${before && html`<${Figures} before=${before} after=${after} />`}
     ${plan.unplaced?.length > 0 && html`<p class="text-bad">No place was found for: ${plan.unplaced.join("; ")}</p>`}
     <${Table} label="Planned moves" columns=${planned} rows=${moves.slice(0, SHOWN_MAX)} rowKey=${place} />
@@ -38,12 +39,17 @@ export function PlanPreview({ plan: { moves, before, after, ...plan } }) {
   </div>`;
 }
 
+// What a toast says of a plan that was handed in.
+export function startedText({ behind = [] }, what) {
+  return behind.length ? `${what} takes its turn behind plan ${behind.join(", ")}. The page Moves shows the progress.` : `${what} has started. The page Moves shows the progress.`;
+}
+
 const preview = (plan) => html`<${PlanPreview} plan=${plan} />`;
 
 function BalanceDialog({ close }) {
   const [limit, setLimit] = useState("");
   const valid = limit === "" || Number(limit) > 0;
-  return html`<${ActionDialog} title="Balance the cluster" action="Balance" wide call=${["post", "balance", { throttle: limit === "" ? null : Math.round(Number(limit) * MIB) }]} ready=${valid} preview=${preview} success="The plan has started" close=${close}>
+  return html`<${ActionDialog} title="Balance the cluster" action="Balance" wide call=${["post", "balance", { throttle: limit === "" ? null : Math.round(Number(limit) * MIB) }]} ready=${valid} preview=${preview} success=${(plan) => startedText(plan, "The plan")} close=${close}>
     <p>Replicas, leaders and data are spread evenly over the nodes. The controller runs a few moves at a time and moves as little as possible.</p>
     <${TextField} label="Limit per node, MiB/s" value=${limit} onInput=${setLimit} inputmode="decimal" error=${valid ? null : "A number above 0"} hint="Empty: no limit. Clients may get slower while data is copied." />
   <//>`;

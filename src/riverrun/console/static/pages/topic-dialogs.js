@@ -7,7 +7,7 @@ import { bytes, plural } from "../lib/format.js";
 import { html } from "../lib/preact.js";
 import { link, navigate } from "../lib/router.js";
 import { useResource } from "../lib/state.js";
-import { PlanPreview } from "./moves.js";
+import { PlanPreview, startedText } from "./moves.js";
 
 const HOUR_MS = 3_600_000;
 const STANDARD = ["", "Default of the cluster"];
@@ -94,7 +94,7 @@ export function MovePartitions({ topic, partitions, replication, partition = "",
   const wanted = text === "" ? null : whole(text, 0, partitions - 1);
   const wrong = text !== "" && wanted === null;
   return html`<${ActionDialog} title=${`Move partitions of ${topic}`} action="Move" call=${["post", path`topics/${topic}/move`, { partition: wanted, to }]} close=${close} ready=${!wrong && to.length > 0}
-    preview=${(plan) => html`<${PlanPreview} plan=${plan} />`} success="The move has started. The page Moves shows the progress.">
+    preview=${(plan) => html`<${PlanPreview} plan=${plan} />`} success=${(plan) => startedText(plan, "The move")}>
     ${field("text", "Partition", { placeholder: "all", hint: "Empty: all partitions", error: wrong && `From 0 to ${partitions - 1}` })}
     <fieldset><legend>To nodes; the first one chosen leads</legend><div class="row">
       ${nodes.map(({ node, alive }) => html`<${CheckField} key=${node} label=${`Node ${node}${alive ? "" : ", not responding"}`} checked=${to.includes(node)} onInput=${(on) => set({ to: on ? [...to, node] : to.filter((each) => each !== node) })} />`)}

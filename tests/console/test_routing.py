@@ -86,6 +86,20 @@ def test_failures_of_the_cluster_become_problems(
     assert found.message.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("payments-0: CORRUPT_MESSAGE", "payments-0: CORRUPT_MESSAGE."),
+        ("payments: NOT_FOUND", "payments: NOT_FOUND."),
+        ("min.insync.replicas is 2", "min.insync.replicas is 2."),
+        ("your user lacks a right", "Your user lacks a right."),
+        ("topic payments: exists", "Topic payments: exists."),
+    ],
+)
+def test_names_at_the_start_of_a_message_keep_their_letters(text: str, shown: str) -> None:
+    assert as_problem(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)).message == shown
+
+
 class Row(Struct):
     name: str
     size: int | None

@@ -115,6 +115,9 @@ async def find_topic(
     """A topic's metadata; ``NotFound`` suggests a similar name or how to create it."""
     for _ in range(LOOKS_MAX):
         topic = (await pool.metadata([name])).topics[0]
+        if topic.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            text = f"your user lacks the right Describe on topic {name}"
+            raise KafkaError(topic.error_code, text)
         if topic.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             check(topic.error_code, None, f"topic {name}")
             return topic

@@ -11,6 +11,7 @@ from riverrun.client.connection import UnsupportedApi
 from riverrun.client.pool import ClusterUnreachable
 from riverrun.client.security import AuthenticationFailed
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import TopicPartition
 
 LOGIN_REQUIRED: Final = "login_required"
 STATUS_OF_CODE: Final = {
@@ -177,8 +178,18 @@ def _of_kafka(error: KafkaError) -> ApiProblem:
 
 
 def _sentence(text: str) -> str:
-    """Start with a capital letter and end with a full stop."""
+    """Start with a capital letter and end with a full stop. A name keeps its letters: a word with
+    other characters than letters, such as ``orders-0:`` or ``min.insync.replicas``."""
     text = text.strip()
     if not text:
         return text
-    return text[0].upper() + text[1:] + ("" if text[-1] in ".?!" else ".")
+    first = text.split(maxsplit=1)[0]
+    start = text[0].upper() if first.rstrip(",.").isalpha() else text[0]
+    return start + text[1:] + ("" if text[-1] in ".?!" else ".")
+
+
+def partition_failure(code: ErrorCode, at: TopicPartition, right: str) -> KafkaError:
+    """The failure of a request to a partition that needs a right on its topic."""
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return KafkaError(code, f"your user lacks the right {right} on topic {at.topic}")
+    return KafkaError(code, f"{at}: {code.name}")

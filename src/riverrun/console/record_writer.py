@@ -15,11 +15,14 @@ from riverrun.client.partitioner import StickyChoice, partition_of_key
 from riverrun.client.partitions import Produced, produce
 from riverrun.client.pool import ConnectionPool
 from riverrun.client.producer import BATCH_BYTES, SEQUENCES, new_producer_id, size_of
+from riverrun.console.problems import partition_failure
 from riverrun.model.errors import ErrorCode, KafkaError
+from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.aio import run_together
 from riverrun.ports.randomness import SystemRandomness
 from riverrun.records.record import NewRecord, build_batch
 
+REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 RECORDS_PER_BATCH_MAX: Final = 1_000
 
 
@@ -102,6 +105,7 @@ class RestRecordWriter:
                     continue
                 # The log may have the batch. A new producer id starts new sequences.
                 self._producer = None
+                failure = self._explained(failure, partition)
                 for number, _ in part:
                     outcomes[number] = failure
                 for later in pending:
@@ -114,6 +118,12 @@ class RestRecordWriter:
                     offset=produced.base_offset + delta,
                     timestamp_ms=record.timestamp if appended_ms < 0 else appended_ms,
                 )
+
+    def _explained(self, failure: KafkaError | OSError, partition: int) -> KafkaError | OSError:
+        if isinstance(failure, KafkaError) and failure.code is REFUSED:
+            at = TopicPartition(TopicName(self._topic), PartitionIndex(partition))
+            return partition_failure(failure.code, at, "Write")
+        return failure
 
     async def _send(self, partition: int, part: Numbered) -> Produced:
         producer = self._producer

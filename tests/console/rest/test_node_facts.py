@@ -103,6 +103,11 @@ def test_user_reads_messages_with_own_rights(secure: SecureNode, admin: Caller, 
         assert user.problem("GET", path)[0] in (403, 404), path
     body = {"records": [{"value": "x"}]}
     assert user.problem("POST", f"topics/{name}/messages", body)[0] in (403, 404)
+    see = {"principal": name, "operation": "DESCRIBE", "resource_type": "TOPIC", "resource": name}
+    admin.call("POST", "acls", {"rules": [see]})
+    refused = user.problem("GET", f"topics/{name}/messages")
+    assert refused[:2] == (403, "forbidden")
+    assert f"lacks the right Read on topic {name}" in refused[2]
     user.close()
 
 

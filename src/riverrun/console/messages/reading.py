@@ -29,6 +29,7 @@ from riverrun.console.messages.streams import (
     PartitionStream,
     StreamItem,
 )
+from riverrun.console.problems import partition_failure
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import PartitionIndex, TopicName, TopicPartition
 from riverrun.ports.aio import run_together
@@ -235,7 +236,7 @@ class TopicScan:
     def _take(self, at: TopicPartition, row: PartitionData, *, is_alone: bool) -> None:
         stream = self._streams[at.partition]
         if row.error_code is not ErrorCode.NONE:
-            raise KafkaError(row.error_code, f"{at}: {row.error_code.name}")
+            raise partition_failure(row.error_code, at, "Read")
         data = row.records or b""
         self._bytes += len(data)
         try:

@@ -21,6 +21,7 @@ from riverrun.client.pool import ConnectionPool
 from riverrun.console.messages.payloads import Message
 from riverrun.console.messages.positions import places_of
 from riverrun.console.messages.streams import FoundRecord, items_of
+from riverrun.console.problems import partition_failure
 from riverrun.model.errors import ErrorCode, KafkaError
 from riverrun.model.ids import TopicPartition
 from riverrun.ports.aio import run_together
@@ -168,7 +169,7 @@ class TopicTail:
 
     def _take(self, at: TopicPartition, row: PartitionData) -> list[FoundRecord]:
         if row.error_code is not ErrorCode.NONE:
-            raise KafkaError(row.error_code, f"{at}: {row.error_code.name}")
+            raise partition_failure(row.error_code, at, "Read")
         data, position = row.records or b"", self._positions[at]
         reached = max([position, *(header.next_offset for _, header in batches(data))])
         try:

@@ -34,6 +34,14 @@ def facts(**more: Any) -> HealthFacts:
         ({"partitions": 0}, "All 3 nodes are alive and there are no topics yet."),
         ({"nodes": [1]}, "The node is alive and every partition has a leader."),
         (
+            {"is_limited": True},
+            "All 3 nodes are alive and every partition that you may see is fully replicated.",
+        ),
+        (
+            {"is_limited": True, "partitions": 0},
+            "All 3 nodes are alive and there are no topics that you may see.",
+        ),
+        (
             {"has_controller": None},
             "All 3 nodes are alive and every partition is fully replicated.",
         ),

@@ -65,6 +65,8 @@ class HealthFacts(Struct, frozen=True, kw_only=True):
     has_controller: bool | None = None
     """None if it is not known."""
     voters: int = 0
+    is_limited: bool = False
+    """Whether the user may see only a part of the cluster."""
     disks: Sequence[DiskFact] = ()
     certificates: dict[str, float] = {}
     """Seconds until the certificate of an address ends."""
@@ -120,10 +122,15 @@ def _alive(facts: HealthFacts) -> str:
 
 def _replicated(facts: HealthFacts) -> str:
     if not facts.partitions:
-        return "there are no topics yet"
+        return (
+            "there are no topics that you may see"
+            if facts.is_limited
+            else "there are no topics yet"
+        )
+    every = "every partition that you may see" if facts.is_limited else "every partition"
     if len(facts.nodes) == 1:
-        return "every partition has a leader"
-    return "every partition is fully replicated"
+        return f"{every} has a leader"
+    return f"{every} is fully replicated"
 
 
 def _controller(facts: HealthFacts) -> list[HealthConcern]:

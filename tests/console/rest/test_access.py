@@ -289,6 +289,11 @@ def test_a_reader_sees_its_topic_without_the_settings(
     assert admin.get(f"topics/{name}")["cleanup_policy"] == "delete"
 
 
+def test_the_health_of_an_ordinary_user_names_its_limits(admin: Caller, ordinary: Caller) -> None:
+    assert "that you may see" in ordinary.get("overview")["health"]["sentence"]
+    assert "that you may see" not in admin.get("overview")["health"]["sentence"]
+
+
 def test_an_ordinary_user_sees_no_foreign_transactions(ordinary: Caller) -> None:
     assert ordinary.get("transactions")["items"] == []
     assert ordinary.get("transactions-hanging")["items"] == []

@@ -111,6 +111,8 @@ async def _health_facts(
         },
         has_controller=None if quorum is None else quorum.leader is not None,
         voters=0 if quorum is None else len(quorum.voters),
+        # A user without the right to describe the cluster hardly has it for all topics.
+        is_limited=quorum is None and request.user is not None,
         disks=[
             DiskFact(row.node, row.free_bytes, row.total_bytes)
             for row in await facts.disks()

@@ -80,6 +80,26 @@ def test_overview_draws_throughput_and_lag(open_page: OpenPage) -> None:
         expect(figure.locator("canvas")).to_be_visible(timeout=60_000)
 
 
+def test_the_tile_of_topics_counts_as_the_list_it_opens(open_page: OpenPage) -> None:
+    console = open_page("overview")
+    tile = console.page.get_by_role("link").filter(has_text="with internal")
+    counted = tile.locator("b, strong, .tile-value").first.inner_text()
+    tile.click()
+    console.expect_heading("Topics")
+    console.settle()
+    assert console.page.get_by_label("Internal topics").is_checked()
+    rows = console.page.get_by_role("table", name="Topics").locator("tbody tr")
+    expect(rows).to_have_count(int(counted))
+
+
+def test_a_disk_bar_is_named_by_what_it_shows(open_page: OpenPage) -> None:
+    console = open_page("nodes")
+    bar = console.page.get_by_role("meter", name="Used part of the disk of node 1")
+    expect(bar).to_be_visible()
+    expect(console.page.get_by_role("columnheader", name="Disk", exact=True)).to_be_visible()
+    expect(console.page.get_by_role("cell").filter(has=bar)).to_contain_text("free")
+
+
 def test_values_of_charts_for_readers_do_not_lengthen_the_page(open_page: OpenPage) -> None:
     """A table ignores a small height, so only a box around it can hide it."""
     console = open_page("groups/billing")

@@ -8,7 +8,7 @@ import { useResource } from "../lib/state.js";
 
 function disk({ node, disk_free, disk_total }) {
   if (!disk_total) return "–";
-  return html`<${Meter} value=${1 - disk_free / disk_total} label=${`Disk of node ${node}`} /> ${bytes(disk_free)}`;
+  return html`<${Meter} value=${1 - disk_free / disk_total} label=${`Used part of the disk of node ${node}`} /> ${bytes(disk_free)} free`;
 }
 
 function state({ alive, cordoned, mode }) {
@@ -30,7 +30,7 @@ const columnsFor = (items) => [
   number("bytes_in", "In", rate),
   number("bytes_out", "Out", rate),
   number("disk_used", "Data", bytes),
-  column("disk_free", "Disk free", disk),
+  column("disk_free", "Disk", disk, { hint: "The bar is the used part. The order is that of the free space." }),
   ...(versionsDiffer(items) ? [column("version", "Version", (row) => row.version ?? "–")] : []),
 ];
 

@@ -280,6 +280,32 @@ def test_a_node_goes_into_maintenance_and_back(open_page: OpenPage) -> None:
     expect(console.button("Start maintenance…")).to_be_visible(timeout=SECONDS_MAX * 1000)
 
 
+@pytest.mark.parametrize(("is_voter", "words"), [(True, "Remove its vote"), (False, "stop it")])
+def test_an_empty_decommissioned_node_can_be_stopped(
+    open_page: OpenPage, is_voter: bool, words: str
+) -> None:
+    console = open_page("nodes")
+
+    def answer(route: Route) -> None:
+        found = route.fetch().json()
+        emptied = {"mode": "decommissioning", "replicas": 0, "leaders": 0, "voter": is_voter}
+        route.fulfill(content_type="application/json", body=json.dumps({**found, **emptied}))
+
+    console.page.route(
+        "**/nodes/3", lambda route: answer(route) if is_api(route) else route.continue_()
+    )
+    console.go("nodes/3")
+    console.expect_text(words)
+    expect(console.button("Undo decommissioning…")).to_be_visible()
+    expect(console.button("Remove the vote…")).to_have_count(int(is_voter))
+    expect(console.button("Decommission…")).to_have_count(0)
+    expect(console.button("Start maintenance…")).to_have_count(0)
+
+
+def is_api(route: Route) -> bool:
+    return "/api/" in route.request.url
+
+
 def test_the_timeline_names_what_changed(open_page: OpenPage) -> None:
     console = open_page("timeline")
     console.page.get_by_role("searchbox").fill("orders-dlq")

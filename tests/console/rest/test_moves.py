@@ -137,6 +137,7 @@ def test_a_node_is_emptied_loses_its_vote_and_returns(
     rest: Caller, v3: V3Caller, name: str
 ) -> None:
     create(v3, name, [[3, 1], [2, 3]])
+    assert rest.get("nodes/3")["voter"]
     planned = rest.call("POST", "nodes/3/decommission", {"dry_run": True})
     assert (planned["state"], planned["node"], planned["plan"]) == ("moving", 3, None)
     leaving = [row["partition"] for row in planned["moves"] if row["topic"] == name]
@@ -158,6 +159,12 @@ def test_a_node_is_emptied_loses_its_vote_and_returns(
     )
     assert ended["vote_removed"]
     assert 3 not in replicas(v3, name)
+    about = until(
+        lambda: (found := rest.get("nodes/3"))["voter"] is False and found,
+        seconds=30,
+        what="node 3 has no vote",
+    )
+    assert (about["mode"], about["replicas"]) == ("decommissioning", 0)
     assert [row["node"] for row in rest.get("quorum")["voters"]] == [1, 2]
     refused = rest.problem("POST", f"topics/{name}/move", {"to": [3, 1]})
     assert refused[:2] == (400, "invalid")

@@ -87,6 +87,8 @@ class NodeDetails(NodeItem, kw_only=True):
     log_dirs: list[LogDirectoryItem]
     under_replicated: int
     """Partitions with a replica on this node that are not fully replicated."""
+    voter: bool | None
+    """Whether it votes in the metadata quorum. Null without the right to see that."""
     settings_link: str
 
 
@@ -176,6 +178,7 @@ async def get_node(request: ClusterRequest) -> NodeDetails:
         for row in await facts.disks()
         if row.node == node and row.path is not None
     ]
+    quorum = await facts.quorum()
     known = {name: getattr(item, name) for name in NodeItem.__struct_fields__}
     return NodeDetails(
         **known,
@@ -184,6 +187,7 @@ async def get_node(request: ClusterRequest) -> NodeDetails:
         connections=None if state is None else state.connections,
         log_dirs=directories,
         under_replicated=(await facts.partitions()).counts.under_replicated[node],
+        voter=None if quorum is None else any(one.id == node for one in quorum.voters),
         settings_link=f"/ui/{request.cluster.name}/nodes/{node}?tab=settings",
     )
 

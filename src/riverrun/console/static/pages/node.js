@@ -2,7 +2,7 @@
 
 import { path } from "../lib/api.js";
 import { historyPanel, RangePicker } from "../lib/chart.js";
-import { ActionDialog, Badge, CheckField, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Meter, moment, number, opener, Page, Panel, QueryTabs, Status, Table } from "../lib/components.js";
+import { ActionDialog, Badge, CheckField, column, Configs, Empty, Facts, fixed, groupLinks, ListTable, Loaded, Meter, moment, number, opener, Page, Panel, QueryTabs, Status, Table, Verdict } from "../lib/components.js";
 import { bytes, count, duration, plural, rate } from "../lib/format.js";
 import { html, useState } from "../lib/preact.js";
 import { useQuery } from "../lib/router.js";
@@ -42,10 +42,21 @@ function DecommissionDialog({ node, undo = false, close }) {
   <//>`;
 }
 
-function actionsOf({ node, mode }) {
+// A node that was decommissioned and holds nothing. Without the right to see votes it is unknown.
+const isEmpty = ({ mode, replicas, voter }) => mode === "decommissioning" && replicas === 0 && voter !== null;
+
+function actionsOf(about) {
+  const { node, mode } = about;
+  const undo = mode === "decommissioning" && opener("Undo decommissioning…", DecommissionDialog, { node, undo: true });
+  if (isEmpty(about)) return html`${undo}${about.voter && opener("Remove the vote…", DecommissionDialog, { node }, "danger-text")}`;
   const maintained = mode === "maintenance";
-  return html`${mode === "decommissioning" && opener("Undo decommissioning…", DecommissionDialog, { node, undo: true })}${opener("Decommission…", DecommissionDialog, { node }, "danger-text")}
+  return html`${undo}${opener("Decommission…", DecommissionDialog, { node }, "danger-text")}
     ${opener(`${maintained ? "End" : "Start"} maintenance…`, MaintenanceDialog, { node, on: !maintained })}`;
+}
+
+function Emptied({ node, voter, alive }) {
+  const text = voter ? "holds no replica. Remove its vote in the quorum, then stop it." : alive ? "holds no replica and has no vote: you can stop it. The cluster unregisters it by itself." : "holds no replica and is stopped.";
+  return html`<${Verdict} kind="good" label="Decommissioning" text=${`Node ${node} ${text}`} />`;
 }
 
 const MODES = { maintenance: "In maintenance", decommissioning: "Decommissioning" };
@@ -63,7 +74,7 @@ const directories = [
 
 function Summary({ node }) {
   const { disk_total: total, disk_free: free } = node;
-  return html`<${Panel}><${Facts} items=${[
+  return html`${isEmpty(node) && html`<${Emptied} ...${node} />`}<${Panel}><${Facts} items=${[
     ["State", html`<${State} node=${node} />`],
     ["Address", html`<span class="mono">${node.host}:${node.port}</span>`],
     ["Rack", node.rack || "–"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -126,3 +127,28 @@ def test_history_of_the_cluster_is_the_sum_of_its_nodes(cluster: Cluster, rest: 
         )
 
     until(agrees, seconds=60, what="all nodes have a history")
+
+
+def test_history_keeps_the_past_of_a_node_that_stops(cluster: Cluster, rest: Caller) -> None:
+    def history() -> dict[str, Any]:
+        found: dict[str, Any] = rest.get("history?minutes=5&series=memory")
+        return found
+
+    before = until(
+        lambda: (found := history())["series"]["memory"]["points"] and not found["gaps"] and found,
+        seconds=60,
+        what="all nodes have a history",
+    )
+    cluster.nodes[3].kill()
+    try:
+        after = until(
+            lambda: (found := history())["gaps"] and found, seconds=90, what="node 3 is missing"
+        )
+    finally:
+        cluster.nodes[3].restart()
+        cluster.wait_healthy()
+    assert [gap["node"] for gap in after["gaps"]] == [3]
+    assert after["gaps"][0]["after_ms"] is not None
+    known = dict(map(tuple, before["series"]["memory"]["points"][:-1]))
+    past = {at: value for at, value in after["series"]["memory"]["points"] if at in known}
+    assert past == known

@@ -26,7 +26,6 @@ from riverrun.cli.support.options import (
     fail,
     parse_settings,
     parse_topics,
-    warn,
 )
 from riverrun.cli.support.watching import Watch
 
@@ -180,10 +179,10 @@ def create(
     riverrun topics create events --partitions 12 --dry-run
     """
     from riverrun.admin.tables import counted
-    from riverrun.admin.topics.admin import create_topics, factor_warning
+    from riverrun.admin.topics.admin import create_topics
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
-    from riverrun.cli.topics.creation import print_preview, topic_setting_names
+    from riverrun.cli.topics.creation import print_preview, topic_setting_names, warn_of_factors
 
     settings = parse_settings(configs, "--config")
     if dry_run:
@@ -204,10 +203,8 @@ def create(
             setting_names=topic_setting_names,
         ),
     )
-    for row in made.created:
-        warning = factor_warning(row.name, row.replication_factor, settings)
-        if row.is_new and warning is not None:
-            warn(warning)
+    factors = {row.name: row.replication_factor for row in made.created if row.is_new}
+    warn_of_factors(factors, settings)
     if as_json:
         print_json([row.described() for row in made.created])
     else:
@@ -324,35 +321,31 @@ def alter(
     riverrun topics alter events --delete-config retention.ms
     riverrun topics alter events --partitions 24
     """
-    from riverrun.admin.topics.admin import alter_topic, factor_warning, replication_factor_of
+    from riverrun.admin.topics.admin import alter_topic, replication_factor_of
     from riverrun.cli.support.output import print_json
     from riverrun.cli.support.session import run
-    from riverrun.cli.topics.creation import topic_setting_names
+    from riverrun.cli.topics.creation import topic_setting_names, warn_of_factors
 
     changes: dict[str, str | None] = {**parse_settings(configs, "--config")}
-    for text in delete_configs:
-        if text in changes:
-            fail(f"{text} is both in --config and in --delete-config", USAGE)
-        changes[text] = None
+    if both := changes.keys() & {*delete_configs}:
+        fail(f"{min(both)} is both in --config and in --delete-config", USAGE)
+    changes |= dict.fromkeys(delete_configs)
     if partitions is None and replicas is None and not changes:
         fail("nothing to change: use --partitions, --replicas, --config or --delete-config", USAGE)
-
-    async def altered(pool: ConnectionPool) -> int:
-        await alter_topic(
-            pool,
-            name,
-            partitions=partitions,
-            settings=changes,
-            validate_only=dry_run,
-            setting_names=topic_setting_names,
-        )
-        return replicas or await replication_factor_of(pool, name)
-
     if partitions is not None or changes:
-        factor = run(bootstrap, altered)
-        warning = factor_warning(name, factor, changes)
-        if warning is not None:
-            warn(warning)
+        run(
+            bootstrap,
+            lambda pool: alter_topic(
+                pool,
+                name,
+                partitions=partitions,
+                settings=changes,
+                validate_only=dry_run,
+                setting_names=topic_setting_names,
+            ),
+        )
+        factor = replicas or run(bootstrap, lambda pool: replication_factor_of(pool, name))
+        warn_of_factors({name: factor}, changes)
     plan: dict[str, object] | None = None
     if replicas is not None:
         plan = topic_command.change_replicas(

@@ -1,10 +1,12 @@
-"""What ``riverrun topics create`` prints with --dry-run, and the names it suggests."""
+"""What ``riverrun topics create`` prints with --dry-run, its warnings and the names it suggests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from riverrun.admin.topics.admin import factor_warning
 from riverrun.admin.topics.placement_preview import preview_topics, tables_of_preview
+from riverrun.cli.support.options import warn
 from riverrun.cli.support.output import Layout, print_json, print_tables
 from riverrun.cli.support.session import run
 
@@ -35,6 +37,14 @@ def print_preview(
         return
     for preview in previews:
         print_tables(tables_of_preview(preview), Layout(has_headings=has_headings))
+
+
+def warn_of_factors(factors: Mapping[str, int], settings: Mapping[str, str | None]) -> None:
+    """Warn of topics that cannot have as many replicas in sync as their settings say."""
+    for name, factor in factors.items():
+        warning = factor_warning(name, factor, settings)
+        if warning is not None:
+            warn(warning)
 
 
 def topic_setting_names() -> list[str]:

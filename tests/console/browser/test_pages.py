@@ -82,7 +82,7 @@ def test_overview_draws_throughput_and_lag(open_page: OpenPage) -> None:
 
 def test_the_tile_of_topics_counts_as_the_list_it_opens(open_page: OpenPage) -> None:
     console = open_page("overview")
-    tile = console.page.get_by_role("link").filter(has_text="with internal")
+    tile = console.page.get_by_role("link").filter(has_text="All topics")
     counted = tile.locator("b, strong, .tile-value").first.inner_text()
     tile.click()
     console.expect_heading("Topics")

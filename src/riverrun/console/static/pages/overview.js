@@ -27,7 +27,7 @@ function Tiles({ overview: { nodes, nodes_alive, topics, partitions, under_repli
   const troubled = link("topics", {}, { sort: "under_replicated", order: "desc", internal: "1" });
   return html`<div class="tiles">
     ${tile("Nodes", `${nodes_alive} / ${nodes}`, dead ? `${dead} not responding` : "all alive", link("nodes"), dead && "bad")}
-    ${tile("Topics", count(topics), `${plural(partitions, "partition")}, with internal`, link("topics", {}, { internal: "1" }))}
+    ${tile("All topics", count(topics), plural(partitions, "partition"), link("topics", {}, { internal: "1" }))}
     ${tile("Under-replicated", count(under_replicated), "partitions", troubled, under_replicated && "care")}
     ${tile("Offline", offline, "partitions", troubled, offline && "bad")}
     ${tile("Groups", count(groups), "of consumers", link("groups"))}

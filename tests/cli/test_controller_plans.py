@@ -96,6 +96,29 @@ def test_plan_goes_on_after_ctrl_c_and_after_a_change_of_controller(
     cluster_cli.run("topics", "delete", "outlives", "--yes")
 
 
+def test_cancel_of_a_plan_counts_its_moves_under_way(four: Cluster, cluster_cli: Cli) -> None:
+    place(four, "counted", [[1, 2, 3]])
+    four.produce("counted", ["x" * 10_000] * 300)
+    words = ("topics", "move", "counted", "--to", "4,2,3", "--yes", "--throttle", "10kB")
+    with cluster_cli.started(*words) as moving:
+        moving.notice("under way")
+        until(
+            lambda: len(moves(cluster_cli)["moves"]) == 1, seconds=SECONDS_MAX, what="it has begun"
+        )
+        (plan,) = moves(cluster_cli)["plans"]
+        cancel = ("cluster", "moves", "cancel", "--plan", plan["id"])
+        expected = json.loads(cluster_cli.run(*cancel, "--dry-run", "--json"))
+        assert (expected["plans"], expected["cancelled"]) == ([plan["id"]], ["counted-0"])
+        assert cluster_cli.run(*cancel, "--yes") == "1 plan and 1 move cancelled.\n"
+        assert moving.process.wait(SECONDS_MAX) == 1
+    until(
+        lambda: sorted(replicas(cluster_cli, "counted")[0]) == [1, 2, 3],
+        seconds=SECONDS_MAX,
+        what="the old replicas are back",
+    )
+    cluster_cli.run("topics", "delete", "counted", "--yes")
+
+
 def test_reason_of_a_rollback_is_shown(four: Cluster, cluster_cli: Cli) -> None:
     place(four, "refused", [[1, 2, 3]])
     place(four, "written", [[4, 2, 3]])
@@ -124,29 +147,6 @@ def test_reason_of_a_rollback_is_shown(four: Cluster, cluster_cli: Cli) -> None:
     )
     for topic in ("refused", "written"):
         cluster_cli.run("topics", "delete", topic, "--yes")
-
-
-def test_cancel_of_a_plan_counts_its_moves_under_way(four: Cluster, cluster_cli: Cli) -> None:
-    place(four, "counted", [[1, 2, 3]])
-    four.produce("counted", ["x" * 10_000] * 300)
-    words = ("topics", "move", "counted", "--to", "4,2,3", "--yes", "--throttle", "10kB")
-    with cluster_cli.started(*words) as moving:
-        moving.notice("under way")
-        until(
-            lambda: len(moves(cluster_cli)["moves"]) == 1, seconds=SECONDS_MAX, what="it has begun"
-        )
-        (plan,) = moves(cluster_cli)["plans"]
-        cancel = ("cluster", "moves", "cancel", "--plan", plan["id"])
-        expected = json.loads(cluster_cli.run(*cancel, "--dry-run", "--json"))
-        assert (expected["plans"], expected["cancelled"]) == ([plan["id"]], ["counted-0"])
-        assert cluster_cli.run(*cancel, "--yes") == "1 plan and 1 move cancelled.\n"
-        assert moving.process.wait(SECONDS_MAX) == 1
-    until(
-        lambda: sorted(replicas(cluster_cli, "counted")[0]) == [1, 2, 3],
-        seconds=SECONDS_MAX,
-        what="the old replicas are back",
-    )
-    cluster_cli.run("topics", "delete", "counted", "--yes")
 
 
 def test_cancelled_plan_returns_its_moves(four: Cluster, cluster_cli: Cli) -> None:

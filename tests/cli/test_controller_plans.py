@@ -185,8 +185,12 @@ def test_cancelled_topic_leaves_the_plan_with_its_moves_that_wait(
         cancelled = cluster_cli.run("cluster", "moves", "cancel", "some", "--yes")
         assert "3 moves cancelled" in cancelled
         assert moving.process.wait(SECONDS_MAX) == 1
-    assert [sorted(row) for row in replicas(cluster_cli, "some")] == [[1, 2, 3]] * 3
-    assert moves(cluster_cli)["plans"] == []
+    until(
+        lambda: [sorted(row) for row in replicas(cluster_cli, "some")] == [[1, 2, 3]] * 3,
+        seconds=SECONDS_MAX,
+        what="the old replicas are back",
+    )
+    until(lambda: not moves(cluster_cli)["plans"], seconds=SECONDS_MAX, what="the plan has ended")
     cluster_cli.run("cluster", "config", "unset", "balance.moves.per.destination")
     cluster_cli.run("topics", "delete", "some", "--yes")
 
